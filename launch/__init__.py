@@ -1,0 +1,1 @@
+"""Starts N processes and calls one function in each; knows no model."""

@@ -1,0 +1,1 @@
+"""Readers, decoding, sampling, augmentation and the generated demo sets."""

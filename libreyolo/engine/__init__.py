@@ -1,0 +1,1 @@
+"""The trainer and its parts; nothing here knows a task or a family."""

@@ -1,0 +1,20 @@
+"""The one kind of error that a user can mend.
+
+A `UserError` carries one sentence: what is wrong, where, and what to do. The doors print that sentence without a traceback and leave with a
+non-zero exit code; in Python it is a `ValueError`. A real bug is never wrapped in it and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """A mistake in what the user gave, told in one sentence."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean 'epochs'?" for the known name closest to `name`, or "" where none is close."""
+    matches = get_close_matches(str(name), list(known), n=1, cutoff=0.6)
+    return f" Did you mean '{matches[0]}'?" if matches else ""

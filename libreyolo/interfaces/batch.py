@@ -1,0 +1,76 @@
+"""What a loader yields and a task reads. B batch, N most boxes of any picture in the batch, H W network input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+
+@dataclass
+class Batch:
+    """The part that every task shares.
+
+    images: [B, 3, H, W] float32, RGB in [0, 1]; the family's own input convention is applied by the task.
+    weight: [B] float32, 1 for a real picture and 0 for a padded repeat of a short last batch (it must not count in any sum).
+    index: [B] int64 on the CPU, the pictures' places in the dataset.
+    epoch: zero-based epoch; phases of a recipe are functions of it.
+    key: [B, 2] int64 on the CPU: (epoch, place in the epoch's global list), the key of every random draw for that picture.
+    """
+
+    images: Tensor
+    weight: Tensor
+    index: Tensor
+    epoch: int
+    key: Tensor
+
+    # Tensors that describe the batch to the host; moving them to the device would cost a synchronisation to read them.
+    HOST_ONLY = frozenset({"index", "key"})
+
+    def to(self, device: torch.device, *, non_blocking: bool = True) -> Self:
+        """Return a copy with every tensor but the host-only ones on `device`."""
+        moved: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor) and field.name not in self.HOST_ONLY:
+                moved[field.name] = value.to(device, non_blocking=non_blocking)
+        return replace(self, **moved)
+
+
+@dataclass
+class DetectionBatch(Batch):
+    """Pictures with boxes.
+
+    boxes: [B, N, 4] float32 xyxy in pixels of the network input; rows that are not valid are 0.
+    labels: [B, N] int64 class ids; 0 where not valid.
+    valid: [B, N] bool.
+    num_boxes: [B] int64 on the CPU: how many rows of each picture are valid (valid rows come first). N is max(num_boxes), at least 1.
+    original_hw: [B, 2] int64 on the CPU, height and width of the picture as stored (after EXIF rotation).
+    to_input: [B, 4] float32 on the CPU, (sx, sy, tx, ty): x_input = sx * x_original + tx. Only meaningful for evaluation batches.
+    """
+
+    boxes: Tensor
+    labels: Tensor
+    valid: Tensor
+    num_boxes: Tensor
+    original_hw: Tensor
+    to_input: Tensor
+
+    HOST_ONLY = Batch.HOST_ONLY | {"num_boxes", "original_hw", "to_input"}
+
+
+@dataclass
+class Detections:
+    """Predicted boxes of one picture, best first. All tensors on the CPU.
+
+    boxes: [D, 4] float32 xyxy in pixels of the original picture, clipped to it.
+    scores: [D] float32 in [0, 1].
+    labels: [D] int64 class ids.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Tensor

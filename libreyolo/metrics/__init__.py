@@ -1,0 +1,1 @@
+"""Metrics of the field; states that ranks can merge."""

@@ -1,0 +1,1 @@
+"""Model families; each is a folder of its own and imports no other."""

@@ -1,0 +1,1 @@
+"""Layers shared by two or more families."""

@@ -1,0 +1,1 @@
+"""Pure tensor functions: boxes, IoU, NMS, assignment."""
