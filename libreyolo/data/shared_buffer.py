@@ -72,9 +72,8 @@ def open_shared_buffer(key: str, num_bytes: int, reserve: Callable[[int], None],
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if _is_alone(handle):
-                if _is_current(path, handle) and not _is_filled(handle, num_bytes):
-                    _fill(path, handle, num_bytes, reserve, fill)
+            if _is_alone(handle) and _is_current(path, handle) and not _is_filled(handle, num_bytes):
+                _fill(path, handle, num_bytes, reserve, fill)
             fcntl.flock(handle, fcntl.LOCK_SH)  # waits for one who fills, never for one who uses
             # A look at the end, since the file may have been removed between our calls, or its filler have failed.
             if _is_current(path, handle) and _is_filled(handle, num_bytes):

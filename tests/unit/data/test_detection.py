@@ -251,11 +251,11 @@ def test_a_read_only_set_loads(build_set: BuildSet) -> None:
     folders = [folder for folder, _, _ in os.walk(path.parent)]
     try:
         for folder in folders:
-            os.chmod(folder, 0o555)
+            Path(folder).chmod(0o555)
         assert len(load_detection(path, cache="disk").train) == 1
     finally:
         for folder in folders:
-            os.chmod(folder, 0o755)
+            Path(folder).chmod(0o755)
 
 
 def test_more_than_half_bad_is_refused_and_half_is_not(build_set: BuildSet) -> None:
