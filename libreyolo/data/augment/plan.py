@@ -75,7 +75,8 @@ def draw_plan(settings: AugmentSettings, size_of: SizeOf, num_pictures: int, *, 
         tiles = _mosaic(parts, settings.imgsz, size_of, num_pictures, index)
     else:
         canvas_hw = settings.imgsz
-        tiles = [(index, _fit(size_of(index), settings.imgsz), (0.0, 0.0, 1.0, 1.0))]
+        fitted = _stretched(settings.imgsz) if settings.resize == "stretch" else _fit(size_of(index), settings.imgsz)
+        tiles = [(index, fitted, (0.0, 0.0, 1.0, 1.0))]
     to_input = random_affine(parts, canvas_hw, settings) if affine else np.eye(3)
     mirror = flip(settings.imgsz, horizontal=left_right < settings.flip_prob, vertical=upside_down < settings.flipud)
 
@@ -91,6 +92,10 @@ def _fit(size: tuple[int, int], hw: tuple[int, int]) -> np.ndarray:
     """Return the map of a picture's unit square to the top left of hw, its long side filling it exactly."""
     ratio = min(hw[0] / size[0], hw[1] / size[1])
     return scale_shift(size[1] * ratio, size[0] * ratio, 0.0, 0.0)
+
+
+def _stretched(hw: tuple[int, int]) -> np.ndarray:
+    return scale_shift(hw[1], hw[0], 0.0, 0.0)
 
 
 def _mosaic(

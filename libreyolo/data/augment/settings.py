@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from libreyolo.errors import UserError
 
@@ -24,7 +25,9 @@ class AugmentSettings:
     perspective: largest perspective coefficient, per pixel of the mosaic's canvas; 0.001 is already strong.
     epochs, no_aug_epochs: the last `no_aug_epochs` of `epochs` run without mosaic, mixup and affine; flips and colours stay.
     max_labels: most boxes of a picture; where there are more, the largest are kept.
-    affine_without_mosaic: whether pictures that are no mosaic get affine and mixup too (a family's recipe); usually they are letterboxed.
+    affine_without_mosaic: whether pictures that are no mosaic get affine and mixup too (a family's recipe); usually they are only fitted.
+    resize: how a picture that is no mosaic is fitted to the input: its long side filling it ("letterbox") or both sides ("stretch"), as the
+        family evaluates.
     """
 
     imgsz: tuple[int, int]
@@ -44,6 +47,7 @@ class AugmentSettings:
     no_aug_epochs: int = 0
     max_labels: int = 300
     affine_without_mosaic: bool = False
+    resize: Literal["letterbox", "stretch"] = "letterbox"
 
     def __post_init__(self) -> None:
         # Recipes and YAML files give lists; tuples make the settings hashable.
