@@ -16,12 +16,13 @@ def jitter_hsv(images: Tensor, gains: Tensor) -> Tensor:
     v - v * s * clamp(min(k, 4 - k), 0, 1) with k = (n + 6 h) mod 6, which is the hexcone without its six cases.
     Deviation from trainers that multiply the hue by 1 + gain: a shift moves every hue alike, where a product leaves red as it is.
     """
-    value, highest = images.max(dim=1)
+    value = images.amax(dim=1)
     chroma = value - images.amin(dim=1)
     safe = torch.where(chroma > 0, chroma, 1.0)
     red, green, blue = images.unbind(dim=1)
     # Hue in sixths of the circle, from the two channels that are not the highest.
-    sixths = torch.where(highest == 0, (green - blue) / safe, torch.where(highest == 1, 2 + (blue - red) / safe, 4 + (red - green) / safe))
+    below_red = torch.where(green == value, 2 + (blue - red) / safe, 4 + (red - green) / safe)
+    sixths = torch.where(red == value, (green - blue) / safe, below_red)
     saturation = chroma / torch.where(value > 0, value, 1.0)
 
     shift, saturation_factor, value_factor = gains[:, :, None, None].unbind(dim=1)
