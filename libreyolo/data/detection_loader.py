@@ -160,7 +160,8 @@ class TrainPictures:
     def __getitem__(self, item: Item) -> TrainSample:
         pictures, settings = self.pictures, self.settings
         plan = draw_plan(settings, pictures.size, len(pictures), seed=self.seed, index=item.index, epoch=item.epoch, place=item.place)
-        sources = {i: pictures.image(i, self._enough_for(i, plan)) for i in {slot.picture: None for slot in plan.slots}}
+        shown = {slot.picture for slot in plan.slots}
+        sources = {i: pictures.image(i, self._enough_for(i)) for i in sorted(shown)}
         boxes, labels = place_boxes(plan, pictures.boxes, settings.imgsz, settings.max_labels)
         return TrainSample(item, plan, sources, boxes, labels, pictures.size(item.index))
 
@@ -168,11 +169,15 @@ class TrainPictures:
         """Return the picture's path."""
         return str(self.pictures.path(index))
 
-    def _enough_for(self, index: int, plan: Plan) -> tuple[int, int]:
-        """Return the size to shrink a picture to: what fits the input, or, where it is stretched, what covers it."""
-        if self.settings.resize == "letterbox" or plan.mosaic:
-            return self.settings.imgsz
-        size, imgsz = self.pictures.size(index), self.settings.imgsz
+    def _enough_for(self, index: int) -> tuple[int, int]:
+        """Return the size to shrink a picture to: what fits the input, or, where pictures are stretched, what covers it.
+
+        A function of the picture alone, never of how it is shown: what it becomes must not depend on who else in the batch shows it.
+        """
+        imgsz = self.settings.imgsz
+        if self.settings.resize == "letterbox":
+            return imgsz
+        size = self.pictures.size(index)
         zoom = max(imgsz[0] / size[0], imgsz[1] / size[1])
         return math.ceil(size[0] * zoom), math.ceil(size[1] * zoom)
 
@@ -212,9 +217,7 @@ def collate_train(samples: list[TrainSample]) -> HostBatch:
     sources: dict[int, np.ndarray] = {}
     for sample in samples:
         for index, image in sample.sources.items():
-            # One buffer serves all that show a picture; the larger copy serves a stretched and a fitted view alike.
-            if index not in sources or image.size > sources[index].size:
-                sources[index] = image
+            sources[index] = image
     sizes = np.array([image.shape[:2] for image in sources.values()], np.int64).reshape(-1, 2)
     height, width = (int(v) for v in sizes.max(axis=0)) if len(sizes) else (1, 1)
     # Zeros: what lies outside a tile is never looked up, but must not be another process's memory.
@@ -225,7 +228,7 @@ def collate_train(samples: list[TrainSample]) -> HostBatch:
     tile_of = {index: place for place, index in enumerate(sources)}
     plans = stack_plans([s.plan for s in samples], tile_of, sizes)
     # The pictures of a training batch have no single map from the original; the identity stands in.
-    batch = _without_pictures(samples, np.tile(np.float32([1, 1, 0, 0]), (len(samples), 1)))
+    batch = _without_pictures(samples, np.tile(np.array([1, 1, 0, 0], np.float32), (len(samples), 1)))
     return HostBatch(pixels, plans, batch)
 
 
@@ -235,7 +238,7 @@ def collate_eval(samples: list[EvalSample]) -> HostBatch:
     return HostBatch(pixels, None, _without_pictures(samples, np.array([s.to_input for s in samples], np.float32)))
 
 
-def _without_pictures(samples: Sequence[TrainSample] | Sequence[EvalSample], to_input: np.ndarray) -> DetectionBatch:
+def _without_pictures(samples: Sequence[TrainSample | EvalSample], to_input: np.ndarray) -> DetectionBatch:
     counts = [len(s.boxes) for s in samples]
     num_rows = max(1, *counts)
     boxes = np.zeros((len(samples), num_rows, 4), np.float32)

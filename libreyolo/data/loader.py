@@ -1,7 +1,7 @@
 """Feeds the trainer: worker processes read, the device prepares, and the next batch is under way while a step runs.
 
-Task-agnostic: the dataset turns an Item into a sample, `collate` turns samples into a host batch (in the worker), `prepare` turns a host batch
-into the batch that a step takes (on the device).
+Task-agnostic: the dataset turns an Item into a sample, `collate` turns samples into a host batch (in the worker), `prepare` turns a host
+batch into the batch that a step takes (on the device).
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Loader(Generic[B]):
     def _start(self) -> DataLoader[Any]:
         return DataLoader(
             self._guarded,  # type: ignore[arg-type]  # a map-style dataset whose keys are Items
-            batch_sampler=self._plan,  # type: ignore[arg-type]  # lists of Items
+            batch_sampler=self._plan,
             num_workers=self._workers,
             collate_fn=self._collate,
             pin_memory=self.device.type == "cuda",

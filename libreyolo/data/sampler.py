@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from libreyolo.data.keyed import generator
 from libreyolo.errors import UserError
 
 
-class Item(NamedTuple):
+@dataclass(frozen=True)
+class Item:
     """One picture of one step.
 
     index: its place in the dataset.
@@ -52,8 +54,8 @@ def repeat_factors(offsets: np.ndarray, labels: np.ndarray, num_pictures: int, t
 
     offsets: int64 [num_pictures + 1]; the labels of picture i are labels[offsets[i]:offsets[i + 1]].
     labels: int64 class ids of all boxes.
-    threshold: a class in a smaller share of the pictures is repeated. The paper's 0.001 suits its 1203 classes; with the few classes of most
-        sets it would change nothing. At 0.1 a class in 1 % of the pictures is seen sqrt(10) = 3.2 times as often.
+    threshold: a class in a smaller share of the pictures is repeated. The paper's 0.001 suits its 1203 classes; with the few classes of
+        most sets it would change nothing. At 0.1 a class in 1 % of the pictures is seen sqrt(10) = 3.2 times as often.
     """
     factors = np.ones(num_pictures, dtype=np.float64)
     if labels.size == 0:
@@ -69,9 +71,9 @@ def repeat_factors(offsets: np.ndarray, labels: np.ndarray, num_pictures: int, t
 class EpochSampler:
     """Cuts one permutation per (seed, epoch) into global batches; rank r takes places r::world_size of each.
 
-    Every rank has the same number of steps, ceil(n / batch), in every epoch. A short last batch is filled with repeats from the start of the
-    epoch's own order, each of weight 0: to a whole batch where the epoch has that many pictures (shapes stay static, BatchNorm never sees
-    one picture), else to max(2, n) rounded up to a multiple of world_size (no rank is ever without a picture).
+    Every rank has the same number of steps, ceil(n / batch), in every epoch. A short last batch is filled with repeats from the start of
+    the epoch's own order, each of weight 0: to a whole batch where the epoch has that many pictures (shapes stay static, BatchNorm never
+    sees one picture), else to max(2, n) rounded up to a multiple of world_size (no rank is ever without a picture).
 
     batch: pictures per step over all ranks; a multiple of world_size.
     repeats: float [num_pictures], >= 1, how often each picture is seen per epoch on average (class balance). Every epoch has
@@ -151,15 +153,16 @@ class EpochSampler:
 
     def _counts(self, epoch: int, number: int) -> np.ndarray:
         # Systematic sampling: walk the pictures in a random order along a line on which each takes its factor's length, and count the grid
-        # points (one per unit, one random shift) that fall on it. Each count is floor or ceil of its factor with the factor as its mean, and
-        # their sum is fixed, so that an epoch's length, and with it the schedule, never depends on luck.
+        # points (one per unit, one random shift) that fall on it. Each count is floor or ceil of its factor with the factor as its mean,
+        # and their sum is fixed, so that an epoch's length, and with it the schedule, never depends on luck.
         assert self.repeats is not None
         rng = generator(self.seed, "repeats", epoch, number)
         walk = rng.permutation(self.num_pictures)
         ends = np.floor(np.cumsum(self.repeats[walk]) + rng.random())
         counts = np.empty(self.num_pictures, dtype=np.int64)
         counts[walk] = np.diff(ends, prepend=0.0).astype(np.int64)
-        # The last point falls past the end for a fractional sum (or on it by rounding); the first picture of the walk takes what is missing.
+        # The last point falls past the end for a fractional sum (or on it by rounding); the first picture of the walk takes what is
+        # missing.
         counts[walk[0]] += self._pass_length - counts.sum()
         return counts
 

@@ -1,7 +1,7 @@
 """Carries out a batch of plans on the device: every output pixel looks up its source pixel, once per slot. Plain torch, no host sync.
 
-B pictures, S slots of a picture (4, or 8 with mixup: slots of layer 0 first), T source pictures ("tiles") of the batch, H W the network input.
-Pixel i has its centre at i + 0.5 everywhere (grid_sample's align_corners=False), the convention in which boxes are moved too.
+B pictures, S slots of a picture (4, or 8 with mixup: slots of layer 0 first), T source pictures ("tiles") of the batch, H W the network
+input. Pixel i has its centre at i + 0.5 everywhere (grid_sample's align_corners=False), the convention in which boxes are moved too.
 """
 
 from __future__ import annotations
@@ -109,10 +109,10 @@ def compose(tiles: Tensor, plans: PlanBatch, hw: tuple[int, int]) -> Tensor:
     """Return the output pictures, float32 [B, 3, H, W], RGB in [0, 1]; grey (114/255) where no tile is.
 
     tiles: uint8 [T, h, w, 3] RGB, each in the top left corner of the buffer, on the device where the work is done, as `plans`.
-    A tile's edges are soft over one output pixel: each output pixel mixes tile and grey by the share that is covered. So tiles that share an
-    edge meet without a seam, and a result never hinges on the rounding of one comparison.
-    On the CPU, pictures are made one by one, each slot only within its window: the result for a picture is then the same to the bit whatever
-    else is in the batch. On an accelerator, many are made at once; results agree with the CPU's to rounding.
+    A tile's edges are soft over one output pixel: each output pixel mixes tile and grey by the share that is covered. So tiles that share
+    an edge meet without a seam, and a result never hinges on the rounding of one comparison.
+    On the CPU, pictures are made one by one, each slot only within its window: the result for a picture is then the same to the bit
+    whatever else is in the batch. On an accelerator, many are made at once; results agree with the CPU's to rounding.
     """
     num_pictures = plans.tile.shape[0]
     images = torch.empty((num_pictures, 3, *hw), dtype=torch.float32, device=tiles.device)
@@ -157,7 +157,7 @@ def _layer(tiles: Tensor, plans: PlanBatch, rows: slice, slots: range, hw: tuple
 
 
 def _coordinates(plans: PlanBatch, rows: slice, slot: int, window: tuple[int, int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the tile coordinates x and y that each output pixel of the window shows, and the share of it that the tile covers, [b, h, w]."""
+    """Return what each output pixel of the window shows: tile coordinates x and y, and the share of it that the tile covers, [b, h, w]."""
     x0, y0, x1, y1 = window
     matrix = plans.matrix[rows, slot, :, :, None, None]  # [b, 3, 3, 1, 1]
     out_x = torch.arange(x0, x1, device=matrix.device, dtype=torch.float32) + 0.5
@@ -178,7 +178,7 @@ def _coordinates(plans: PlanBatch, rows: slice, slot: int, window: tuple[int, in
 
 
 def _covered(at: Tensor, low: Tensor, high: Tensor, scale: Tensor) -> Tensor:
-    """Return the share of an output pixel centred at `at` that [low, high] covers along one axis; `scale` is output pixels per tile pixel."""
+    """Return the share of an output pixel centred at `at` that [low, high] covers along one axis; `scale`: output pixels per tile pixel."""
     from_low = ((at - low) * scale + 0.5).clamp(0.0, 1.0)
     from_high = ((high - at) * scale + 0.5).clamp(0.0, 1.0)
     return (from_low + from_high - 1.0).clamp(min=0.0)

@@ -18,8 +18,8 @@ def letterbox_geometry(
 ) -> tuple[tuple[int, int], tuple[float, float, float, float]]:
     """Return the size a picture is resized to and (sx, sy, tx, ty) with x_input = sx * x_original + tx.
 
-    "letterbox": the larger zoom that fits, sides cut down to whole pixels (at least 1); "stretch": the input's size. The scales are those of
-    the resized picture, new side / old side, which differ from the common zoom by the cut fraction of a pixel.
+    "letterbox": the larger zoom that fits, sides cut down to whole pixels (at least 1); "stretch": the input's size. The scales are those
+    of the resized picture, new side / old side, which differ from the common zoom by the cut fraction of a pixel.
     """
     h, w = hw
     if spec.resize == "stretch":

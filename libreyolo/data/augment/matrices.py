@@ -21,8 +21,8 @@ def flip(hw: tuple[int, int], *, horizontal: bool, vertical: bool) -> np.ndarray
 def random_affine(rng: np.random.Generator, canvas_hw: tuple[int, int], settings: AugmentSettings) -> np.ndarray:
     """Draw the map from a canvas to the network input, float64 [3, 3].
 
-    About the canvas's centre: perspective, then rotation and zoom, then shear; that centre lands within `translate` of the input's centre. A
-    zoom of 1 shows the canvas's middle at its own size. Every knob is always drawn, so that one knob never moves another's draws.
+    About the canvas's centre: perspective, then rotation and zoom, then shear; that centre lands within `translate` of the input's centre.
+    A zoom of 1 shows the canvas's middle at its own size. Every knob is always drawn, so that one knob never moves another's draws.
     """
     h, w = settings.imgsz
     perspective = rng.uniform(-settings.perspective, settings.perspective, 2)

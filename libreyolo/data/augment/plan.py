@@ -1,8 +1,8 @@
 """What will be done to one output picture, drawn from its key alone; no pixel is touched here.
 
-A plan is a list of slots. A slot shows a part of one source picture: `to_output` maps the source picture's unit square (0, 0)-(1, 1) to output
-pixels, `shown` is the visible part of that square. Working in unit squares keeps the plan independent of the size at which a picture is
-decoded. Slots of layer 0 are the picture (one letterboxed, or up to four of a mosaic), slots of layer 1 are what mixup blends in.
+A plan is a list of slots. A slot shows a part of one source picture: `to_output` maps the source picture's unit square (0, 0)-(1, 1) to
+output pixels, `shown` is the visible part of that square. Working in unit squares keeps the plan independent of the size at which a picture
+is decoded. Slots of layer 0 are the picture (one letterboxed, or up to four of a mosaic), slots of layer 1 are what mixup blends in.
 """
 
 from __future__ import annotations

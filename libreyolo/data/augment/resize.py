@@ -47,8 +47,8 @@ def _fixed_point(image: np.ndarray, new_hw: tuple[int, int]) -> np.ndarray:
 def _taps(size: int, new_size: int, *, fold_edges: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return for each output pixel the two source pixels along one axis (int64) and their weights in 1/2048 (int32).
 
-    fold_edges: at the ends of the axis the whole weight goes to the one pixel there is; else both taps read it with their own weights, which
-        the shifts after the product round differently.
+    fold_edges: at the ends of the axis the whole weight goes to the one pixel there is; else both taps read it with their own weights,
+        which the shifts after the product round differently.
     """
     at = ((np.arange(new_size) + 0.5) * (size / new_size) - 0.5).astype(np.float32)
     low = np.floor(at)

@@ -68,8 +68,8 @@ class AugmentSettings:
             raise UserError(f"hsv_gain={self.hsv_gain} must be three numbers from 0 to 1.")
         if self.translate < 0 or self.degrees < 0 or not 0 <= self.shear < 90:
             raise UserError(
-                f"translate={self.translate}, degrees={self.degrees} and shear={self.shear} are largest changes; give numbers of at least 0 "
-                "(shear under 90)."
+                f"translate={self.translate}, degrees={self.degrees} and shear={self.shear} are largest changes; give numbers of at "
+                "least 0 (shear under 90)."
             )
         if not 0 <= self.perspective <= 0.001:
             raise UserError(f"perspective={self.perspective} must be from 0 to 0.001; beyond that a picture folds over itself.")
