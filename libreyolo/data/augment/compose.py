@@ -105,6 +105,11 @@ def stack_plans(plans: Sequence[Plan], tile_of: dict[int, int], tile_hw: np.ndar
     )
 
 
+def one_by_one(device: torch.device) -> bool:
+    """Whether pictures are made one at a time on this device (see `compose`)."""
+    return device.type == "cpu"
+
+
 def compose(tiles: Tensor, plans: PlanBatch, hw: tuple[int, int]) -> Tensor:
     """Return the output pictures, float32 [B, 3, H, W], RGB in [0, 1]; grey (114/255) where no tile is.
 
@@ -116,7 +121,7 @@ def compose(tiles: Tensor, plans: PlanBatch, hw: tuple[int, int]) -> Tensor:
     """
     num_pictures = plans.tile.shape[0]
     images = torch.empty((num_pictures, 3, *hw), dtype=torch.float32, device=tiles.device)
-    step = 1 if tiles.device.type == "cpu" else max(1, PIXELS_PER_PASS // (hw[0] * hw[1]))
+    step = 1 if one_by_one(tiles.device) else max(1, PIXELS_PER_PASS // (hw[0] * hw[1]))
     for first in range(0, num_pictures, step):
         rows = slice(first, min(first + step, num_pictures))
         picture = _layer(tiles, plans, rows, range(SLOTS_PER_LAYER), hw)
@@ -186,8 +191,8 @@ def _covered(at: Tensor, low: Tensor, high: Tensor, scale: Tensor) -> Tensor:
 
 def _sample(tiles: Tensor, plans: PlanBatch, rows: slice, slot: int, x: Tensor, y: Tensor) -> Tensor:
     """Return the tiles' bilinear colours at tile coordinates x, y, float32 [b, 3, h, w] in 0..255; edge pixels go on beyond the tile."""
-    if tiles.device.type == "cpu":
-        # One picture: cutting its tile out of the buffer makes the arithmetic independent of the other tiles' sizes.
+    if one_by_one(tiles.device):
+        # Cutting the one picture's tile out of the buffer makes the arithmetic independent of the other tiles' sizes.
         tile = int(plans.tile[rows.start, slot])
         height, width = plans.tile_hw[tile].tolist()
         source = tiles[tile : tile + 1, :height, :width]
