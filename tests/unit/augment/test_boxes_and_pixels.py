@@ -10,7 +10,7 @@ from libreyolo.data.augment.settings import AugmentSettings
 from tests.unit.augment.pictures import DrawnPictures, boxes_of, render
 
 HW = (160, 192)
-SIZES = [(120, 160), (200, 90), (64, 64), (160, 192), (33, 47), (240, 100)]
+SIZES = [(120, 160), (200, 90), (64, 64), (160, 192), (33, 47), (240, 100)] * 3
 
 CASES = {
     "letterbox": {"mosaic_prob": 0},
@@ -29,7 +29,7 @@ CASES = {
 def test_a_filled_rectangle_lands_within_one_pixel_of_its_box(case):
     settings = AugmentSettings(imgsz=HW, hsv_prob=0, **CASES[case])
     compared = 0
-    for place in range(24):
+    for place in range(60):
         index = place % len(SIZES)
         h, w = SIZES[index]
         rectangles = [None] * len(SIZES)
@@ -44,7 +44,9 @@ def test_a_filled_rectangle_lands_within_one_pixel_of_its_box(case):
             continue
         ys, xs = torch.nonzero(render(plan, pictures, HW)[0] > 0.5, as_tuple=True)  # white; the padding is 0.447
         drawn = [int(xs.min()), int(ys.min()), int(xs.max()) + 1, int(ys.max()) + 1]
-        assert np.abs(boxes[0] - drawn).max() <= 1.0, (place, boxes[0], drawn)
+        # A turned corner ends in a pixel that is less than half white: up to a quarter pixel more is not seen of it.
+        turned = any(CASES[case].get(knob) for knob in ("degrees", "shear", "perspective"))
+        assert np.abs(boxes[0] - drawn).max() <= (1.25 if turned else 1.0), (place, boxes[0], drawn)
         assert labels.tolist() == [index % 3]
         compared += 1
     assert compared >= 6
