@@ -29,6 +29,30 @@ def sum_(tensor: Tensor) -> Tensor:
     return tensor
 
 
+class _Sum(torch.autograd.Function):
+    """All-reduce whose backward is an all-reduce: every rank's loss depends on every rank's input."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        summed = tensor.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        summed = gradient.contiguous().clone()
+        dist.all_reduce(summed)
+        return summed
+
+
+def differentiable_sum(tensor: Tensor) -> Tensor:
+    """Return the sum over ranks, differentiable."""
+    if world_size() == 1:
+        return tensor
+    found: Tensor = _Sum.apply(tensor)
+    return found
+
+
 def max_integers(values: dict[str, int], device: torch.device) -> dict[str, int]:
     """Return the largest value of every name over ranks; all ranks must pass the same names."""
     if world_size() == 1 or not values:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +15,7 @@ from torch import nn
 from libreyolo.engine import collectives
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import keep_frozen_norms_still
-from libreyolo.engine.loss_log import LossLog
+from libreyolo.engine.loss_log import LossLog, Reading
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
@@ -115,7 +116,7 @@ class Trainer:
     def _train_epoch(self, epoch: int) -> dict[str, float]:
         self.net.train()
         keep_frozen_norms_still(self.bare)
-        losses = LossLog(self.step.device)
+        losses, reports = LossLog(self.step.device), _StepReports(self.tell)
         num_batches = self.train_loader.steps(epoch)
         started = time.perf_counter()
         for first, window in self._windows(epoch):
@@ -124,13 +125,16 @@ class Trainer:
             parts, moved = self.step(window, pictures)
             self._count(moved)
             losses.add(parts, sum(pictures))
-            self.progress.step_in_epoch = first + len(window)
-            done = self.progress.step_in_epoch
-            if self.progress.global_step % self.plan.log_interval == 0 or done == num_batches:
-                self._report_step(epoch, done, num_batches, losses, started)
+            self.progress.step_in_epoch = done = first + len(window)
+            reports.tell_ready()
+            if self.progress.global_step % self.plan.log_interval == 0:
+                reports.add(self._step_event(epoch, done, num_batches, losses, started), losses.read())
             if self._out_of_steps():
                 break
-        return losses.means()
+        final = losses.read()
+        reports.add(self._step_event(epoch, self.progress.step_in_epoch, num_batches, losses, started), final)
+        reports.tell_all()
+        return final.wait()
 
     def _windows(self, epoch: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield (index of the first micro-batch, micro-batches) for every optimiser step; the last window may be short."""
@@ -206,23 +210,21 @@ class Trainer:
         row |= metrics
         return row | {f"lr/group{i}": lr for i, lr in enumerate(summary.lrs)}
 
-    def _report_step(self, epoch: int, done: int, num_batches: int, losses: LossLog, started: float) -> None:
-        means = losses.means()  # on every rank: it is a collective
-        elapsed = time.perf_counter() - started
+    def _step_event(self, epoch: int, done: int, num_batches: int, losses: LossLog, started: float) -> StepEnd:
+        elapsed = max(time.perf_counter() - started, 1e-9)
         remaining = (self.plan.epochs - epoch) * num_batches - done
-        event = StepEnd(
+        return StepEnd(
             epoch=epoch + 1,
             step=done,
             steps_per_epoch=num_batches,
             global_step=self.progress.global_step,
-            losses=means,
+            losses={},
             lr=self.schedule.lr(max(self.progress.global_step - 1, 0)),
-            images_per_second=losses.pictures / max(elapsed, 1e-9),
-            waiting_share=min(self.train_loader.waiting_seconds / max(elapsed, 1e-9), 1.0),
+            images_per_second=losses.pictures / elapsed,
+            waiting_share=min(self.train_loader.waiting_seconds / elapsed, 1.0),
             eta_seconds=remaining * elapsed / max(losses.windows * self.plan.accumulate, 1),
             gpu_memory_gb=torch.cuda.max_memory_reserved(self.step.device) / 1e9 if self.step.device.type == "cuda" else 0.0,
         )
-        self.tell("on_step_end", event)
 
     def _out_of_steps(self) -> bool:
         return self.plan.max_steps is not None and self.progress.global_step + self.progress.skipped_steps >= self.plan.max_steps
@@ -239,3 +241,26 @@ class Trainer:
             log.info("No better %s for %d epochs: stopping after epoch %d.", self.task.best_metric, waited, done)
             return True
         return False
+
+
+class _StepReports:
+    """Step events that wait for their losses to arrive on the host; told in order, never making the device wait within an epoch."""
+
+    def __init__(self, tell: Callable[[str, Any], None]) -> None:
+        self.tell = tell
+        self.waiting: deque[tuple[StepEnd, Reading]] = deque()
+
+    def add(self, event: StepEnd, reading: Reading) -> None:
+        self.waiting.append((event, reading))
+
+    def tell_ready(self) -> None:
+        while self.waiting and self.waiting[0][1].ready():
+            self._tell_first()
+
+    def tell_all(self) -> None:
+        while self.waiting:
+            self._tell_first()
+
+    def _tell_first(self) -> None:
+        event, reading = self.waiting.popleft()
+        self.tell("on_step_end", replace(event, losses=reading.wait()))

@@ -47,6 +47,10 @@ class Loader(Protocol):
     def real_pictures(self, epoch: int, step: int) -> int:
         """Return how many pictures over all ranks batch `step` holds, padded repeats left out."""
 
+    @property
+    def waiting_seconds(self) -> float:
+        """Host time spent waiting for the workers since the epoch began."""
+
     def close(self) -> None:
         """End the workers."""
 

@@ -136,6 +136,10 @@ class Recipe:
         """Return keyword arguments for the family's `network.build` that the recipe decides (none here)."""
         return {}
 
+    def lr_scales(self) -> dict[str, float]:
+        """Return factors of the learning rate by parameter-name prefix (none here)."""
+        return {}
+
     def loss_options(self) -> dict[str, Any]:
         """Return keyword arguments for the family's `loss.build` that the recipe decides (none here)."""
         return {}

@@ -1,0 +1,32 @@
+"""The Hydra door: python train.py model=yolo9s data=my.yaml 'device=[0,1]' batch=32. `python train.py --help` lists every key."""
+
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from launch import hydra_side
+from libreyolo import door
+
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="config")
+def main(cfg: DictConfig) -> float:
+    """Train as composed; return the best metric to the sweeper."""
+    job = HydraConfig.get()
+    config = OmegaConf.to_container(cfg, resolve=True)
+    return door.train_from_config(config, list(job.overrides.task), run_dir=Path(job.runtime.output_dir), cwd=Path(job.runtime.cwd))
+
+
+if __name__ == "__main__":
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # the chain of causes holds what our one sentence is made of
+    door.register()
+    try:
+        main()
+    except Exception as error:
+        told = door.sentence(error)
+        if told is None:
+            raise
+        sys.exit(told)
