@@ -64,8 +64,8 @@ class CocoResult:
 def evaluate(pictures: Sequence[Picture], num_classes: int, max_det: int) -> CocoResult:
     """Return COCO's tables.
 
-    `pictures` must come sorted by index: equal scores in different pictures are ranked in that order. The limits are 1, 10, 100 and `max_det`;
-    AP, and AR by size, are COCO's own, at 100.
+    `pictures` must come sorted by index: equal scores in different pictures are ranked in that order. The limits are 1, 10, 100 and
+    `max_det`; AP, and AR by size, are COCO's own, at 100.
     """
     max_dets = tuple(sorted({1, 10, COCO_MAX_DETS, max_det}))
     precision = np.full((10, 101, num_classes, len(AREAS), len(max_dets)), EMPTY)

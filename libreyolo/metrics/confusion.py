@@ -20,7 +20,8 @@ MATCH_IOU = 0.45
 class Match:
     """One picture's confident detections set against its truth.
 
-    pairs: int64 [M, 2] of (detection, true box). false: int64, detections without a true box. missed: int64, true boxes without a detection.
+    pairs: int64 [M, 2] of (detection, true box).
+    false: int64, detections without a true box. missed: int64, true boxes without a detection.
     """
 
     pairs: np.ndarray
@@ -48,7 +49,7 @@ def match(picture: Picture) -> Match:
 
 
 def confusion_matrix(pictures: Sequence[Picture], matches: Sequence[Match], num_classes: int) -> np.ndarray:
-    """Return counts, int64 [K + 1, K + 1]: row = predicted, column = true; the last column holds false detections, the last row missed ones."""
+    """Return counts, int64 [K + 1, K + 1]: row = predicted, column = true; last column false detections, last row missed boxes."""
     counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
     for picture, found in zip(pictures, matches, strict=True):
         labels, truth = picture.predicted.labels, picture.truth_labels

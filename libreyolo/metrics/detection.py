@@ -45,7 +45,7 @@ class DetectionMetric:
     """
 
     def __init__(self, names: dict[int, str], truth: Truth, *, num_pictures: int, max_det: int = 300) -> None:
-        """`names` are 0..K-1; `truth(index)` gives float32 [G, 4] xyxy in original pixels and int64 [G]; `num_pictures` bounds the index."""
+        """`names` are 0..K-1; `truth(index)` gives float32 [G, 4] xyxy in original pixels and int64 [G]; index < `num_pictures`."""
         self.names = names
         self.truth = truth
         self.num_pictures = num_pictures
@@ -55,7 +55,7 @@ class DetectionMetric:
         self._warned = False
 
     def update(self, batch: DetectionBatch, predictions: list[Detections]) -> None:
-        """Take one batch's detections; pictures of weight 0 and pictures already seen are left out, rows that are not finite are dropped."""
+        """Take one batch's detections; pictures of weight 0 or seen before are left out, boxes that are not finite are dropped."""
         self._evaluation = None
         for index, weight, detections in zip(batch.index.tolist(), batch.weight.tolist(), predictions, strict=True):
             if weight == 0 or index in self._predicted:
@@ -71,7 +71,7 @@ class DetectionMetric:
             self._predicted[index] = predicted
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return index and count int64 [P], and of all detections in that order boxes float32 [., 4], scores float32 [.], labels int64 [.]."""
+        """Return index, count int64 [P]; boxes float32 [., 4], scores float32 [.], labels int64 [.] of all detections in that order."""
         index = sorted(self._predicted)
         found = [self._predicted[i] for i in index]
         return {
@@ -204,4 +204,6 @@ class DetectionMetric:
         boxes, labels = self.truth(index)
         boxes = np.asarray(boxes, np.float32).reshape(-1, 4)
         labels = np.asarray(labels, np.int64).reshape(-1)
+        if len(labels) and not 0 <= labels.min() <= labels.max() < len(self.names):
+            raise ValueError(f"picture {index} has a true class outside 0..{len(self.names) - 1}")
         return Picture(index, self._predicted[index], boxes, labels)

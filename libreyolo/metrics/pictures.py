@@ -14,7 +14,7 @@ from libreyolo.interfaces.batch import Detections
 
 @dataclass(frozen=True)
 class Predicted:
-    """The detections of one picture as arrays, best first: boxes float32 [D, 4] xyxy in original pixels, scores float32 [D], labels int64 [D]."""
+    """The detections of one picture, best first: boxes float32 [D, 4] xyxy in original pixels, scores float32 [D], labels int64 [D]."""
 
     boxes: np.ndarray
     scores: np.ndarray
