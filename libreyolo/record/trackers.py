@@ -117,7 +117,13 @@ class Wandb(Tracker):
         id_file = self.run_dir / "wandb_id.txt"
         run_id = _read_id(id_file) if start_epoch else None
         self._run = self.package.init(
-            project=self.project, name=self.run_dir.name, dir=str(self.run_dir), config=self.config, id=run_id, resume="allow"
+            project=self.project,
+            name=self.run_dir.name,
+            dir=str(self.run_dir),
+            config=self.config,
+            id=run_id,
+            resume="allow",
+            allow_val_change=True,
         )
         write_text(id_file, f"{self._run.id}\n")
 
