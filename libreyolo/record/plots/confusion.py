@@ -20,7 +20,7 @@ def draw_confusion(counts: np.ndarray, names: dict[int, str], path: Path) -> Non
     M is the number of names, or one more: the last row and column are then the background (missed objects and false detections).
     """
     size = len(counts)
-    labels = [style.shorten(names[k], 18) for k in range(len(names))] + ["background"] * (size - len(names))
+    labels = [style.label(names[k], 18) for k in range(len(names))] + ["background"] * (size - len(names))
     columns = counts.sum(axis=0, keepdims=True)
     share = np.divide(counts, columns, out=np.zeros(counts.shape), where=columns > 0)
     cell = 0.75 if size <= MAX_WITH_SHARE else 0.36 if size <= MAX_WITH_COUNT else 0.2  # inches
@@ -40,7 +40,7 @@ def draw_confusion(counts: np.ndarray, names: dict[int, str], path: Path) -> Non
         axes.tick_params(which="minor", length=0)
         if size <= MAX_WITH_COUNT:
             _write_cells(axes, counts, share, labels)
-        figure.colorbar(picture, ax=axes, shrink=0.6, aspect=24, pad=0.02).outline.set_visible(False)  # type: ignore[operator]
+        figure.colorbar(picture, ax=axes, shrink=0.6, aspect=24, pad=0.02).outline.set_visible(False)
 
 
 def _write_cells(axes: Axes, counts: np.ndarray, share: np.ndarray, labels: Sequence[str]) -> None:

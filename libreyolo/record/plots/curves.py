@@ -19,7 +19,7 @@ MAX_METRICS = 4
 
 
 def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the diagram of all rows (as `read_results` gives them); missing and non-finite cells leave a gap in no line: they are skipped."""
+    """Write the diagram of all rows (as `read_results` gives them); cells without a finite number are skipped."""
     lines = _lines(rows)
     losses = {name.removeprefix("train/").removesuffix("_loss"): line for name, line in lines.items() if name.startswith("train/")}
     metrics = {name.removeprefix("metrics/"): line for name, line in lines.items() if name.startswith("metrics/")}
@@ -34,7 +34,7 @@ def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
         _panel(right, "Learning rate", _merge_equal(rates))
         if rates:
             right.set_ylim(bottom=0)
-            right.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3), useMathText=False)
+            right.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
 
 
 def _lines(rows: Sequence[dict[str, Any]]) -> dict[str, Line]:

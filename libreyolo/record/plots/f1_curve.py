@@ -45,9 +45,7 @@ def _panel(axes: Axes, title: str, confidence: np.ndarray, table: np.ndarray, na
     for place, (name, line) in enumerate(zip(names, table, strict=True)):
         color = style.PALETTE[place % len(style.PALETTE)] if few else style.FAINT
         dashes = "-" if place < len(style.PALETTE) or not few else "--"
-        axes.plot(
-            confidence, line, color=color, linewidth=1.4 if few else 0.8, linestyle=dashes, label=style.shorten(name) if few else None
-        )
+        axes.plot(confidence, line, color=color, linewidth=1.4 if few else 0.8, linestyle=dashes, label=style.label(name) if few else None)
     if names:
         known = np.isfinite(table)
         count = known.sum(axis=0)

@@ -32,7 +32,7 @@ def _draw_classes(axes: Axes, labels: np.ndarray, names: dict[int, str]) -> None
     counts = np.bincount(labels, minlength=len(names))
     order = np.argsort(-counts, kind="stable")
     shown = order if len(order) <= MAX_BARS else order[: MAX_BARS - 1]
-    bars = [(style.shorten(names[int(k)]), int(counts[k])) for k in shown]
+    bars = [(style.label(names[int(k)]), int(counts[k])) for k in shown]
     if len(shown) < len(order):
         bars.append((f"{len(order) - len(shown)} others", int(counts.sum() - counts[shown].sum())))
     axes.barh(range(len(bars)), [count for _, count in bars], color=style.PALETTE[0], height=0.75)

@@ -83,8 +83,8 @@ def draw_validation(event: ValidationEnd, names: dict[int, str], folder: Path) -
             folder / "pr_curve.png", lambda path: draw_pr_curve(curves["pr_recall"], curves["pr_precision"], curves["ap50"], names, path)
         )
     if "confidence" in curves:
-        tables = [curves[key] for key in ("confidence", "f1", "precision", "recall", "instances")]
-        attempt(folder / "f1_curve.png", lambda path: draw_confidence_curves(*tables, curves["best_conf"], names, path))
+        tables = {key: curves[key] for key in ("confidence", "f1", "precision", "recall", "instances", "best_conf")}
+        attempt(folder / "f1_curve.png", lambda path: draw_confidence_curves(**tables, names=names, path=path))
     if "confusion" in curves:
         attempt(folder / "confusion.png", lambda path: draw_confusion(curves["confusion"], names, path))
     samples = [sample for sample in event.samples if isinstance(sample, DetectionSample)]

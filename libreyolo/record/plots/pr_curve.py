@@ -20,7 +20,7 @@ def draw_pr_curve(recall: np.ndarray, precision: np.ndarray, ap50: np.ndarray, n
         axes = figure.subplots()
         for place, k in enumerate(known):
             color = style.PALETTE[place % len(style.PALETTE)] if few else style.FAINT
-            label = f"{style.shorten(names[int(k)])} {ap50[k]:.3f}" if few else None
+            label = f"{style.label(names[int(k)])} {ap50[k]:.3f}" if few else None
             dashes = "-" if place < len(style.PALETTE) or not few else "--"
             axes.plot(recall, precision[k], color=color, linewidth=1.4 if few else 0.8, linestyle=dashes, label=label)
         if len(known):

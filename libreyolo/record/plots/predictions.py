@@ -21,7 +21,7 @@ MAX_SAMPLES = 8
 def draw_predictions(samples: Sequence[DetectionSample], names: dict[int, str], path: Path, *, max_samples: int = MAX_SAMPLES) -> None:
     """Write up to `max_samples` pairs, two to a row: truth on the left, detections of confidence .25 or more on the right.
 
-    Pairs with the worst mistakes come first. What went wrong is drawn thicker and named: "missed", "false", and the true class of a wrong one.
+    Pairs with the worst mistakes come first. What went wrong is drawn thicker and named: "missed", "false", or the true class.
     """
     chosen = sorted(samples, key=lambda sample: -sample.mistakes)[:max_samples]
     columns = 2 if len(chosen) > 1 else 1

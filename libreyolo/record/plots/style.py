@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -23,7 +24,7 @@ INK = "#222222"
 FAINT = "#B8BFC6"
 MAX_LEGEND = 10  # classes named in a legend; more are drawn faint
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
@@ -41,8 +42,7 @@ STYLE: dict[str, Any] = {
     "xtick.color": "#555555",
     "ytick.color": "#555555",
     "text.color": INK,
-    "text.parse_math": False,  # a class may be called "$5 note"
-    "axes.prop_cycle": matplotlib.cycler(color=PALETTE),
+    "axes.prop_cycle": cycler(color=PALETTE),
 }
 
 
@@ -71,3 +71,8 @@ def unit_axes(axes: Axes, xlabel: str, ylabel: str) -> None:
 def shorten(name: str, limit: int = 22) -> str:
     """Return a name of at most `limit` letters."""
     return name if len(name) <= limit else name[: limit - 1] + "…"
+
+
+def label(name: str, limit: int = 22) -> str:
+    """Return a class's name for a diagram; a dollar sign in it does not start a formula."""
+    return shorten(name, limit).replace("$", r"\$")
