@@ -127,7 +127,7 @@ def _mapping(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from error
     try:
-        content = yaml.load(raw.decode("utf-8-sig"), _TextLoader)  # noqa: S506 - a SafeLoader with fewer types
+        content = yaml.load(raw.decode("utf-8-sig"), _TextLoader)  # a SafeLoader with fewer types
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise UserError(f"{path}:{line}: the file is not UTF-8 text; save it as UTF-8.") from error
@@ -175,7 +175,9 @@ def _names(path: Path, content: dict[str, Any]) -> dict[int, str]:
         raise UserError(f"{path}: names must be a list or a mapping from class id to name, not {names!r}.")
     outside = [key for key in known if key < 0 or (nc is not None and key >= nc)]
     if outside:
-        raise UserError(f"{path}: names has the class id {outside[0]}, outside 0..{(nc if nc is not None else length) - 1}; correct it or nc.")
+        raise UserError(
+            f"{path}: names has the class id {outside[0]}, outside 0..{(nc if nc is not None else length) - 1}; correct it or nc."
+        )
     if length == 0:
         raise UserError(f"{path}: names is empty; name at least one class.")
     if nc is not None and nc != length:

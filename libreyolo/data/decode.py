@@ -5,7 +5,8 @@ What is read, and how:
 - JPEG (also MPO), PNG, BMP, WebP, TIFF and GIF (first frame), told by content: a PNG named .jpg is fine.
 - EXIF orientation is applied (for PNG: where the chunk stands before the pixels, as it must be known without decoding).
 - Transparent pixels show grey 114, the letterbox's padding: what lies hidden under alpha 0 is arbitrary and must not be learnt.
-- 16-bit grey is scaled to 8 bit by its full range (65535 -> 255); 1-bit, grey, palette, CMYK and YCbCr become RGB; float pictures are refused.
+- 16-bit grey is scaled to 8 bit by its full range (65535 -> 255); 1-bit, grey, palette, CMYK and YCbCr become RGB; float pictures are
+  refused.
 - Shrinking is bilinear with antialiasing. A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.
 """
 
@@ -50,8 +51,8 @@ def fit_size(hw: tuple[int, int], max_hw: tuple[int, int] | None) -> tuple[int, 
 def probe_picture(path: str | Path) -> tuple[int, int]:
     """Return (h, w) after EXIF rotation. Raises PictureError for a file that is empty, no picture, or cut off.
 
-    Whole JPEG, PNG and WebP files are told by header and tail; where the tail is not as it should be, and for the other formats, the picture
-    is decoded to find out.
+    Whole JPEG, PNG and WebP files are told by header and tail; where the tail is not as it should be, and for the other formats, the
+    picture is decoded to find out.
     """
     try:
         if Path(path).stat().st_size == 0:

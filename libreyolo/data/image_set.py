@@ -92,12 +92,8 @@ class ImageSet:
         """Return the same pictures and boxes with every class id 0."""
         return self._with_rows(self.box_rows, np.zeros_like(self.label_rows), self.offsets, nc=1)
 
-    def _with_rows(
-        self, box_rows: NDArray[np.float32], label_rows: NDArray[np.int64], offsets: NDArray[np.int64], nc: int
-    ) -> ImageSet:
-        return ImageSet(
-            self.paths, sizes=self.sizes, box_rows=box_rows, label_rows=label_rows, offsets=offsets, stamps=self.stamps, nc=nc
-        )
+    def _with_rows(self, box_rows: NDArray[np.float32], label_rows: NDArray[np.int64], offsets: NDArray[np.int64], nc: int) -> ImageSet:
+        return ImageSet(self.paths, sizes=self.sizes, box_rows=box_rows, label_rows=label_rows, offsets=offsets, stamps=self.stamps, nc=nc)
 
     def _decode(self, index: int, target_hw: tuple[int, int]) -> NDArray[np.uint8]:
         size = self.size(index)

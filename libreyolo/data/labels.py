@@ -7,8 +7,8 @@ The rules, kept to everywhere:
 - Fields are separated by any white space; CRLF, a byte order mark, blank lines and trailing spaces mean nothing. `1.0` is a class id.
 - A box that sticks out of the picture is clipped to it.
 - A row is DROPPED, with a warning, and the picture and its other rows stay, when a coordinate is not finite, when the box has no area
-  (w or h <= 0, or nothing left after clipping), when it is clearly not normalised (cx, cy, w, h or a vertex above 1.1, or cx, cy or a vertex
-  below -0.1), or when it repeats an earlier row of the file exactly (same class, same box).
+  (w or h <= 0, or nothing left after clipping), when it is clearly not normalised (cx, cy, w, h or a vertex above 1.1, or cx, cy or a
+  vertex below -0.1), or when it repeats an earlier row of the file exactly (same class, same box).
 - A row is an ERROR, and the set is refused at load, when it can't be read as numbers, has another number of fields, or has a class id that
   is no integer of 0..nc-1.
 - A file without rows and a picture without a file both mean background.
@@ -62,9 +62,9 @@ def parse_labels(raw: bytes, nc: int) -> LabelFile:
         result.is_empty = False
         try:
             class_id, box = _read_row(fields, nc, ids)
-        except _WrongRow as problem:
+        except _RowError as problem:
             result.errors.append((line, str(problem)))
-        except _UselessRow as problem:
+        except _UselessRowError as problem:
             result.warnings.append((line, str(problem)))
         else:
             if (class_id, box.tobytes()) in kept:
@@ -87,11 +87,11 @@ def format_labels(boxes: NDArray[np.floating], labels: NDArray[np.integer]) -> s
     return "".join(rows)
 
 
-class _WrongRow(ValueError):
+class _RowError(ValueError):
     """The set can't be trusted with such a row in it."""
 
 
-class _UselessRow(ValueError):
+class _UselessRowError(ValueError):
     """The row is left out."""
 
 
@@ -100,26 +100,26 @@ def _read_row(fields: list[str], nc: int, ids: list[int]) -> tuple[int, NDArray[
     class_id = _class_id(fields[0], nc, ids)
     if len(fields) != 5 and (len(fields) < 7 or len(fields) % 2 == 0):
         hint = " (if the last one is a confidence or a track number, remove it)" if len(fields) == 6 else ""
-        raise _WrongRow(
-            f"has {len(fields)} fields where a box has 5 (class cx cy w h) and a polygon an odd number of at least 7{hint}: {_shown(fields)}"
+        raise _RowError(
+            f"has {len(fields)} fields, but a box has 5 (class cx cy w h) and a polygon an odd number from 7 on{hint}: {_shown(fields)}"
         )
     numbers = [_number(text) for text in fields[1:]]
     if not all(math.isfinite(number) for number in numbers):
-        raise _UselessRow(f"has a coordinate that is not finite ({_shown(fields)})")
+        raise _UselessRowError(f"has a coordinate that is not finite ({_shown(fields)})")
     x1, y1, x2, y2 = _edges_of_box(numbers, fields) if len(fields) == 5 else _edges_of_polygon(numbers, fields)
     box = np.clip(np.array([x1, y1, x2, y2]), 0.0, 1.0).astype(np.float32)
     if not (box[2] > box[0] and box[3] > box[1]):
-        raise _UselessRow(f"has no area inside the picture ({_shown(fields)})")
+        raise _UselessRowError(f"has no area inside the picture ({_shown(fields)})")
     return class_id, box
 
 
 def _class_id(text: str, nc: int, ids: list[int]) -> int:
     value = _number(text)
     if not value.is_integer():
-        raise _WrongRow(f"has class id {text}, which is no integer (valid ids are 0..{nc - 1})")
+        raise _RowError(f"has class id {text}, which is no integer (valid ids are 0..{nc - 1})")
     ids.append(int(value))
     if not 0 <= value < nc:
-        raise _WrongRow(f"has class id {text}, valid ids are 0..{nc - 1}")
+        raise _RowError(f"has class id {text}, valid ids are 0..{nc - 1}")
     return int(value)
 
 
@@ -129,21 +129,21 @@ def _number(text: str) -> float:
             raise ValueError(text)
         return float(text)
     except ValueError:
-        raise _WrongRow(f"holds {text[:40]!r}, which is no number") from None
+        raise _RowError(f"holds {text[:40]!r}, which is no number") from None
 
 
 def _edges_of_box(numbers: list[float], fields: list[str]) -> tuple[float, float, float, float]:
     cx, cy, w, h = numbers
     if max(numbers) > 1 + TOLERANCE or min(cx, cy) < -TOLERANCE:
-        raise _UselessRow(f"is not normalised to the picture's width and height ({_shown(fields)})")
+        raise _UselessRowError(f"is not normalised to the picture's width and height ({_shown(fields)})")
     if w <= 0 or h <= 0:
-        raise _UselessRow(f"has no area ({_shown(fields)})")
+        raise _UselessRowError(f"has no area ({_shown(fields)})")
     return cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2
 
 
 def _edges_of_polygon(numbers: list[float], fields: list[str]) -> tuple[float, float, float, float]:
     if max(numbers) > 1 + TOLERANCE or min(numbers) < -TOLERANCE:
-        raise _UselessRow(f"is not normalised to the picture's width and height ({_shown(fields)})")
+        raise _UselessRowError(f"is not normalised to the picture's width and height ({_shown(fields)})")
     xs, ys = numbers[0::2], numbers[1::2]
     return min(xs), min(ys), max(xs), max(ys)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def _meminfo_available() -> int:
     except OSError:
         pass
     try:
-        import psutil
+        psutil = importlib.import_module("psutil")  # optional
     except ImportError:
         return 0  # unknown counts as none: a cache is never worth running out of memory
     return int(psutil.virtual_memory().available)

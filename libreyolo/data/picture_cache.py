@@ -107,7 +107,10 @@ def ram_pictures(images: ImageSet, max_hw: tuple[int, int] | None) -> RamPicture
     digest = hashlib.sha256(repr((PIXELS_VERSION, facts)).encode() + images.stamps.tobytes() + targets.tobytes())
 
     def reserve(num_bytes: int) -> None:
-        for free, what in ((available_ram_bytes(), "memory"), (shutil.disk_usage(shared_memory_folder()).free, str(shared_memory_folder()))):
+        for free, what in (
+            (available_ram_bytes(), "memory"),
+            (shutil.disk_usage(shared_memory_folder()).free, str(shared_memory_folder())),
+        ):
             if num_bytes > MAX_SHARE * free:
                 raise MemoryError(f"{_gib(num_bytes)} of pictures is more than {MAX_SHARE:.0%} of the {_gib(free)} free in {what}")
 
@@ -139,7 +142,13 @@ def disk_pictures(images: ImageSet, max_hw: tuple[int, int] | None) -> DiskPictu
     num_held = sum(cache.file(index, fit_size(images.size(index), max_hw)).exists() for index in range(len(images)))
     num_bytes = num_bytes * (len(images) - num_held) // max(1, len(images))
     if num_bytes > MAX_SHARE * free:
-        logger.warning("cache=disk is off: %s of pictures is more than %.0f%% of the %s free in %s.", _gib(num_bytes), 100 * MAX_SHARE, _gib(free), folder)
+        logger.warning(
+            "cache=disk is off: %s of pictures is more than %.0f%% of the %s free in %s.",
+            _gib(num_bytes),
+            100 * MAX_SHARE,
+            _gib(free),
+            folder,
+        )
         return None
     return cache
 

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from libreyolo.data import scan_cache
 from libreyolo.data.decode import PictureError, probe_picture
 from libreyolo.data.labels import LabelFile, parse_labels
-from libreyolo.data.sources import Listing
 from libreyolo.data.scan_result import Scan, SplitReport
+from libreyolo.data.sources import Listing
 from libreyolo.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,9 @@ def _refuse_unusable(report: SplitReport, num_usable: int, split: str) -> None:
         return
     examples = "; ".join(f"{path}: {reason}" for path, reason in report.skipped[:3])
     total = num_bad + num_usable
-    which = f"none of the {total} pictures is usable" if num_usable == 0 else f"{num_bad} of {total} pictures, more than half, cannot be used"
+    which = (
+        f"none of the {total} pictures is usable" if num_usable == 0 else f"{num_bad} of {total} pictures, more than half, cannot be used"
+    )
     raise UserError(f"{split}: {which} (for example {examples}); repair the set or correct its paths.")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,13 @@ class _Stamp:
     top: int
     left: int
 
+    @cached_property
     def coverage(self) -> Pixels:
         """Share of each pixel that is inside, [h, w] in [0, 1]."""
-        h, w = (side // _SAMPLES for side in self.inside.shape)
-        counts = self.inside.reshape(h, _SAMPLES, w, _SAMPLES).sum(axis=(1, 3), dtype=np.int32)
-        return counts.astype(np.float32) / np.float32(_SAMPLES**2)
+        samples = self.inside.view(np.uint8)
+        steps = range(_SAMPLES)
+        counts = sum(samples[dy::_SAMPLES, dx::_SAMPLES] for dy in steps for dx in steps)
+        return np.asarray(counts, np.float32) / np.float32(_SAMPLES**2)
 
     def box(self) -> tuple[float, float, float, float]:
         rows, columns = np.flatnonzero(self.inside.any(axis=1)), np.flatnonzero(self.inside.any(axis=0))
@@ -90,9 +93,7 @@ def draw_scene(
     return _scene(rng, clean, drawn_labels, stamps, masks, size)
 
 
-def _scene(
-    rng: np.random.Generator, clean: Pixels, labels: tuple[int, ...], stamps: list[_Stamp], masks: list[Mask], size: int
-) -> Scene:
+def _scene(rng: np.random.Generator, clean: Pixels, labels: tuple[int, ...], stamps: list[_Stamp], masks: list[Mask], size: int) -> Scene:
     whole = [int(_mask(stamp, size).sum()) for stamp in stamps]
     visible = np.array([mask.sum() / max(1, area) for mask, area in zip(masks, whole, strict=True)], np.float32)
     keep = [place for place in range(len(labels)) if visible[place] > 1 - HIDDEN_SHARE]
@@ -159,7 +160,7 @@ def _distractor(rng: np.random.Generator, size: int) -> _Stamp:
         bend = np.float32((float(rng.random()) - 0.5) / length)
         along, across = u * cos + v * sin, v * cos - u * sin
         return _Stamp((np.abs(along) <= length) & (np.abs(across - bend * along * along) <= width), top, left)
-    radius, lobes = size * (0.04 + 0.1 * float(rng.random())), int(rng.integers(2, 5))
+    radius, lobes = size * (0.04 + 0.1 * float(rng.random())), int(rng.integers(2, 4))  # four would be a cross
     u, v, top, left = _grid(cx, cy, 1.5 * radius, size)
     wobble = np.cos(np.arctan2(v.astype(np.float64), u.astype(np.float64)) * lobes + angle).astype(np.float32)
     return _Stamp(u * u + v * v <= (np.float32(radius) * (1 + np.float32(0.5) * wobble)) ** 2, top, left)
@@ -179,16 +180,20 @@ def _grid(cx: float, cy: float, reach: float, size: int) -> tuple[Pixels, Pixels
 
 def _paint(canvas: Pixels, stamp: _Stamp, rng: np.random.Generator) -> _Stamp:
     """Blend a stamp in a random fill into the canvas [H, W, 3]; returns the stamp."""
-    coverage = stamp.coverage()
+    coverage = stamp.coverage
     h, w = coverage.shape
     patch = canvas[stamp.top : stamp.top + h, stamp.left : stamp.left + w]
-    patch += coverage[..., None] * (_fill(rng, h, w) - patch)
+    below = canvas[stamp.top + h // 2, stamp.left + w // 2]
+    patch += coverage[..., None] * (_fill(rng, h, w, below) - patch)
     return stamp
 
 
-def _fill(rng: np.random.Generator, h: int, w: int) -> Pixels:
-    """[h, w, 3]: one colour, a gradient, or two-coloured stripes."""
+def _fill(rng: np.random.Generator, h: int, w: int, below: Pixels) -> Pixels:
+    """[h, w, 3]: one colour, a gradient, or two-coloured stripes; the first colour stands out from the colour `below`."""
     first, second = rng.random((2, 3), dtype=np.float32)
+    channel = int(rng.integers(3))
+    if float(np.abs(first - below).max()) < 0.35:
+        first[channel] = below[channel] - 0.45 if below[channel] > 0.5 else below[channel] + 0.45
     kind, angle, period = float(rng.random()), math.tau * float(rng.random()), 4 + 8 * float(rng.random())
     if kind < 0.5:
         return np.broadcast_to(first, (h, w, 3))
@@ -228,8 +233,8 @@ def _enlarged(grid: Pixels, size: int) -> Pixels:
     place = (np.arange(size, dtype=np.float32) + np.float32(0.5)) * np.float32((grid.shape[0] - 1) / size)
     low = place.astype(np.int64)
     part = place - low
-    rows = grid[low] + part[:, None, None] * (grid[low + 1] - grid[low])
-    return rows[:, low] + part[:, None] * (rows[:, low + 1] - rows[:, low])
+    wide = grid[:, low] + part[:, None] * (grid[:, low + 1] - grid[:, low])  # along x first, while there are few rows
+    return wide[low] + part[:, None, None] * (wide[low + 1] - wide[low])
 
 
 def _lit(rng: np.random.Generator, canvas: Pixels) -> Pixels:
@@ -259,7 +264,7 @@ def _to_uint8(picture: Pixels) -> NDArray[np.uint8]:
 def _mask(stamp: _Stamp, size: int) -> Mask:
     """[H, W], pixels at least half inside."""
     mask = np.zeros((size, size), bool)
-    coverage = stamp.coverage()
+    coverage = stamp.coverage
     h, w = coverage.shape
     mask[stamp.top : stamp.top + h, stamp.left : stamp.left + w] = coverage >= 0.5
     return mask
@@ -267,7 +272,7 @@ def _mask(stamp: _Stamp, size: int) -> Mask:
 
 def _cover(masks: list[Mask], stamp: _Stamp) -> None:
     """Take what a stamp drawn on top hides out of the masks below it."""
-    coverage = stamp.coverage()
+    coverage = stamp.coverage
     h, w = coverage.shape
     for mask in masks:
         mask[stamp.top : stamp.top + h, stamp.left : stamp.left + w] &= coverage < 0.5

@@ -57,9 +57,7 @@ class SharedBuffer:
         self.__init__(path, num_bytes, handle)  # type: ignore[misc]
 
 
-def open_shared_buffer(
-    key: str, num_bytes: int, reserve: Callable[[int], None], fill: Callable[[NDArray[np.uint8]], None]
-) -> SharedBuffer:
+def open_shared_buffer(key: str, num_bytes: int, reserve: Callable[[int], None], fill: Callable[[NDArray[np.uint8]], None]) -> SharedBuffer:
     """Return the host's buffer of that key, calling `reserve(num_bytes)` and `fill(array)` first where no process has filled it.
 
     Raises what `reserve` or `fill` raise (nothing stays behind then), and OSError where there is no room or no file locking.
@@ -96,9 +94,7 @@ def _fill(path: Path, handle: int, num_bytes: int, reserve: Callable[[int], None
         raise
 
 
-def _reserve_and_fill(
-    handle: int, num_bytes: int, reserve: Callable[[int], None], fill: Callable[[NDArray[np.uint8]], None]
-) -> None:
+def _reserve_and_fill(handle: int, num_bytes: int, reserve: Callable[[int], None], fill: Callable[[NDArray[np.uint8]], None]) -> None:
     reserve(num_bytes)
     os.ftruncate(handle, 0)
     if hasattr(os, "posix_fallocate"):  # fails here where memory is short, instead of killing whoever touches a page later

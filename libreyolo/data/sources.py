@@ -69,7 +69,7 @@ def _matches(pattern: str, base: Path) -> list[Path]:
     """Pictures and folders (and lists, where the pattern asks for .txt) that a glob matches; `base` is no pattern, whatever its name."""
     whole = str(Path(glob.escape(str(base))) / Path(pattern.replace("\\", "/")).expanduser())
     wanted = PICTURE_SUFFIXES | ({".txt"} if pattern.lower().endswith(".txt") else set())
-    found = (absolute(match, base) for match in sorted(glob.glob(whole, recursive=True)))
+    found = (absolute(match, base) for match in sorted(glob.glob(whole, recursive=True)))  # noqa: PTH207 - Path.glob takes no absolute pattern
     return [path for path in found if "__MACOSX" not in path.parts and (path.is_dir() or path.suffix.lower() in wanted)]
 
 
