@@ -8,7 +8,6 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from launch import hydra_side
 from libreyolo import door
 
 
@@ -22,8 +21,9 @@ def main(cfg: DictConfig) -> float:
 
 if __name__ == "__main__":
     os.environ["HYDRA_FULL_ERROR"] = "1"  # the chain of causes holds what our one sentence is made of
-    door.register()
     try:
+        door.register()
+        sys.argv[1:] = door.arguments_for_rank(sys.argv[1:], os.environ)
         main()
     except Exception as error:
         told = door.sentence(error)

@@ -17,6 +17,7 @@ import yaml
 from torch import Tensor, nn
 
 import launch
+from launch import rundir
 from libreyolo import build, resume, run, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
@@ -331,7 +332,7 @@ def _below(cwd: Path, path: str) -> Path:
 def _settle(job: run.Job, run_dir: Path | None) -> Path:
     """Return the run directory: the resumed run's own, the one Hydra made, or a new one below project/name."""
     recipe = job.recipe
-    return launch.settle(
+    return rundir.settle(
         Path(recipe.project),
         recipe.name,
         exist_ok=recipe.exist_ok,

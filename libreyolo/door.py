@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Mapping, MutableMapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from libreyolo import schema
+import launch
+from launch import restart, rundir
+from libreyolo import resume, schema
 from libreyolo.errors import UserError, nearest
 from libreyolo.recipe import Recipe, recipe_fields
 
@@ -31,6 +36,48 @@ def register() -> None:
 
     schema.register()
     OmegaConf.register_new_resolver("libreyolo_help", lambda *_: help_text(), replace=True)
+    directories: dict[str, str] = {}  # a process has one run directory, however often Hydra asks
+
+    def run_dir(resume: Any, project: str) -> str:
+        if "run" not in directories:
+            directories["run"] = str(_run_directory(resume, Path(project)))
+        return directories["run"]
+
+    def sweep_dir(project: str) -> str:
+        if "sweep" not in directories:
+            directories["sweep"] = str(rundir.new_time_directory(Path(project), datetime.now()))
+        return directories["sweep"]
+
+    OmegaConf.register_new_resolver("run_dir", run_dir, replace=True)
+    OmegaConf.register_new_resolver("sweep_dir", sweep_dir, replace=True)
+
+
+def _run_directory(wish: Any, project: Path) -> Path:
+    """Return the directory for Hydra's files: the resumed run's own, that of the run which torchrun restarts, or a new one."""
+    found = resume.find_checkpoint(wish, project, Path.cwd())
+    if found is not None:
+        return resume.open_checkpoint(found).run_dir
+    return restart.restart_directory(os.environ, project) or rundir.new_time_directory(project, datetime.now())
+
+
+def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, str]) -> list[str]:
+    """Return the command line that this process hands to Hydra.
+
+    Under torchrun or srun every rank enters Hydra, but only rank 0 may leave files: the others are told to write nothing. The local rank that old
+    launchers pass as an argument goes into `environ`. Raises UserError for a sweep under torchrun, whose ranks would each run it.
+    """
+    kept, local_rank = launch.strip_local_rank(arguments)
+    if local_rank is not None:
+        environ.setdefault("LOCAL_RANK", str(local_rank))
+    environment = launch.detect(environ)
+    if environment is None:
+        return list(kept)
+    if any(a in ("-m", "--multirun") for a in kept):
+        raise UserError("-m under torchrun would run the sweep once in every process: start the sweep without torchrun, device=[0,1] spawns for it.")
+    if environment.rank == 0:
+        return list(kept)
+    silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.run.dir=."]
+    return [*silent, *(a for a in kept if not a.startswith("hydra.run.dir="))]
 
 
 @lru_cache(maxsize=1)
@@ -100,6 +147,23 @@ def train_from_config(config: dict[str, Any], overrides: Sequence[str], *, run_d
 
     overrides: what the user typed; a resumed run keeps its saved arguments except for these.
     """
+    try:
+        return _train_from_config(config, overrides, run_dir=run_dir, cwd=cwd)
+    except UserError:
+        _remove_untouched(run_dir)
+        raise
+
+
+def _remove_untouched(run_dir: Path) -> None:
+    """Remove a directory that Hydra made for a run that never began."""
+    if run_dir.is_dir() and {p.name for p in run_dir.iterdir()} <= {".hydra"}:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        for parent in list(run_dir.parents)[:1]:
+            if not any(parent.iterdir()):
+                parent.rmdir()
+
+
+def _train_from_config(config: dict[str, Any], overrides: Sequence[str], *, run_dir: Path, cwd: Path) -> float:
     from libreyolo.api import LibreYOLO
 
     typed = typed_keys(overrides, config)
@@ -122,8 +186,6 @@ def train_from_config(config: dict[str, Any], overrides: Sequence[str], *, run_d
 
 def _resumed_model(config: Mapping[str, Any], cwd: Path) -> tuple[str, str] | None:
     """Return family and size of the checkpoint that `resume` means, None for a fresh run."""
-    from libreyolo import resume
-
     project = Path(str(config["project"]))
     path = resume.find_checkpoint(config["resume"], project if project.is_absolute() else cwd / project, cwd)
     if path is None:

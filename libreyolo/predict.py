@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from libreyolo.data.augment.letterbox import letterbox_batch
-from libreyolo.data.decode import SUFFIXES, read_picture, to_rgb
+from libreyolo.data.decode import PICTURE_SUFFIXES, PictureError, decode_picture, picture_to_rgb
+from libreyolo.data.detection_loader import letterbox_batch
 from libreyolo.errors import UserError
 
 Source = str | Path | np.ndarray | Image.Image
@@ -27,14 +27,21 @@ def pictures(source: Source | Sequence[Source], cwd: Path) -> Iterator[tuple[Pat
         for one in source:
             yield from pictures(one, cwd)
     elif isinstance(source, Image.Image):
-        yield None, to_rgb(source)
+        yield None, picture_to_rgb(source)
     elif isinstance(source, np.ndarray):
         yield None, _checked_array(source)
     elif isinstance(source, (str, Path)):
         for path in _files(str(source), cwd):
-            yield path, read_picture(path)
+            yield path, _decoded(path)
     else:
         raise UserError(f"predict does not know what to do with a {type(source).__name__}: give a path, a folder, a PIL picture or an RGB array.")
+
+
+def _decoded(path: Path) -> np.ndarray:
+    try:
+        return decode_picture(path)
+    except PictureError as error:
+        raise UserError(f"{path} is no usable picture: {error}.") from error
 
 
 def _files(source: str, cwd: Path) -> list[Path]:
@@ -43,11 +50,11 @@ def _files(source: str, cwd: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        found = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+        found = sorted(p for p in path.iterdir() if p.suffix.lower() in PICTURE_SUFFIXES)
         if not found:
-            raise UserError(f"{path} holds no picture ({', '.join(sorted(SUFFIXES))}).")
+            raise UserError(f"{path} holds no picture ({', '.join(sorted(PICTURE_SUFFIXES))}).")
         return found
-    found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).suffix.lower() in SUFFIXES)
+    found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).suffix.lower() in PICTURE_SUFFIXES)
     if not found:
         raise UserError(f"{source}: no such picture, folder or pattern (looked at {path}).")
     return found

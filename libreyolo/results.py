@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from libreyolo.interfaces.batch import Detections
-from libreyolo.record.plots.draw import draw_boxes
+from libreyolo.record.plots.boxes import Mark, class_color, draw_marks
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,10 @@ class Result:
 
     def plot(self) -> np.ndarray:
         """Return the picture with its boxes drawn in, uint8 [H, W, 3] RGB."""
-        captions = [f"{self.names[int(c)]} {s:.2f}" for c, s in zip(self.cls, self.conf, strict=True)]
-        return draw_boxes(self.picture, self.xyxy, self.cls, captions)
+        drawn = Image.fromarray(self.picture)
+        rows = zip(self.xyxy.tolist(), self.cls.tolist(), self.conf.tolist(), strict=True)
+        draw_marks(drawn, [Mark(tuple(box), f"{self.names[c]} {score:.2f}", class_color(c)) for box, c, score in rows])
+        return np.asarray(drawn)
 
     def save(self, path: str | Path) -> Path:
         """Write the drawn picture; folders are made, an existing file is replaced. Return its path."""

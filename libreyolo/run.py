@@ -84,8 +84,6 @@ def _read_data(job: Job, seat: Seat) -> Assembly:
     assembly = None
     if seat.rank == 0:
         assembly = kind(job.family, job.recipe, job.spec, job.cwd)
-        for line in assembly.describe():
-            log.info("%s", line)
     collectives.barrier()
     return assembly or kind(job.family, job.recipe, job.spec, job.cwd)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ from libreyolo.assembly.parts import Seat
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection_loader import eval_loader, train_loader
 from libreyolo.data.image_set import ImageSet
-from libreyolo.data.load import load_detection
+from libreyolo.data.picture_cache import RamPictures
+from libreyolo.data.detection import load_detection
 from libreyolo.errors import UserError
+from libreyolo.interfaces.batch import DetectionBatch
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import DetectionRecipe, Recipe
 from libreyolo.recipe.checks import image_hw
-from libreyolo.record.detection_pictures import DetectionPictures
+from libreyolo.assembly.detect_pictures import DetectionPictures
 from libreyolo.tasks.detection import DetectionTask
 
 
@@ -32,8 +35,8 @@ class DetectionAssembly:
         self.family, self.recipe, self.spec = family, recipe, spec
         self.hw = image_hw(recipe.imgsz)
         self.data = load_detection(
-            recipe.data,
-            data_dir=recipe.data_dir,
+            recipe.data if recipe.data is not None else str(recipe.data_dir),
+            root=recipe.data_dir if recipe.data is not None else None,
             cwd=cwd,
             single_cls=recipe.single_cls,
             classes=recipe.classes,
@@ -43,9 +46,6 @@ class DetectionAssembly:
         self.names = self.data.names
         if recipe.num_classes not in (None, len(self.names)):
             raise UserError(f"num_classes={recipe.num_classes}, but {self.data.yaml_path} has {len(self.names)} classes; leave it out.")
-
-    def describe(self) -> list[str]:
-        return self.data.report.lines()
 
     def task(self, split: str = "val", **evaluation: Any) -> DetectionTask:
         """Return the task judged on `split`; `evaluation` overrides conf, iou, max_det."""
@@ -64,16 +64,14 @@ class DetectionAssembly:
 
     def train_loader(self, seat: Seat, batch: int) -> Loader:
         recipe = self.recipe
-        settings = AugmentSettings.from_recipe(recipe, self.hw)
         return train_loader(
             self.data.train,
-            settings,
+            self._augmentation(),
             batch=batch,
             rank=seat.rank,
             world_size=seat.world_size,
             seed=recipe.seed,
-            workers=recipe.workers,
-            ranks_on_host=seat.ranks_on_host,
+            workers=seat.workers(recipe.workers),
             device=seat.device,
             class_balanced=recipe.class_balanced,
             min_samples=recipe.min_samples,
@@ -90,8 +88,7 @@ class DetectionAssembly:
             batch=batch,
             rank=seat.rank,
             world_size=seat.world_size,
-            workers=self.recipe.workers,
-            ranks_on_host=seat.ranks_on_host,
+            workers=seat.workers(self.recipe.workers),
             device=seat.device,
         )
 
@@ -103,16 +100,34 @@ class DetectionAssembly:
         return found
 
     def pictures(self, run_dir: Path) -> list[Listener]:
-        return [DetectionPictures(run_dir, self.names, self.data, samples=self.recipe.plot_samples)]
+        return [DetectionPictures(run_dir, self.names, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples)]
+
+    @classmethod
+    def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> DetectionTask:
+        """Return a task that only predicts; settings: conf, iou, max_det, classes."""
+        return DetectionTask(criterion=None, detect=family.decode.detect, spec=spec, names=names, **settings)
+
+    def _first_batch(self, epoch: int) -> DetectionBatch:
+        """Return the first training batch of an epoch (at most 16 pictures), on the CPU."""
+        batch = min(self.recipe.batch, 16)
+        loader = train_loader(self.data.train, self._augmentation(), batch=batch, seed=self.recipe.seed)
+        return next(iter(loader.epoch(epoch)))
+
+    def _augmentation(self) -> AugmentSettings:
+        """Return the recipe's augmentation; its fields are named as the recipe's keys."""
+        own = {f.name: getattr(self.recipe, f.name) for f in fields(AugmentSettings) if hasattr(self.recipe, f.name)}
+        return AugmentSettings(**{**own, "imgsz": self.hw, "resize": self.spec.resize})
 
     def close(self) -> None:
-        self.data.close()
+        for images in (self.data.train, self.data.val):
+            if isinstance(getattr(images, "cache", None), RamPictures):
+                images.cache.close()  # type: ignore[union-attr]
 
     def _class_weights(self) -> torch.Tensor | None:
         """Return weights by class, inverse frequency to the power `cls_pw`, with mean 1; None where all are 1."""
         if self.recipe.cls_pw == 0:
             return None
-        counts = np.maximum(self.data.train.labels_histogram(len(self.names)), 1).astype(np.float64)
+        counts = np.maximum(self.data.train.labels_histogram(), 1).astype(np.float64)
         weights = (1.0 / counts) ** self.recipe.cls_pw
         return torch.from_numpy(weights / weights.mean()).float()
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
+from libreyolo.data.loader import available_cpus, resolve_workers
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.recipe import Recipe
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -24,6 +28,13 @@ class Seat:
     ranks_on_host: int
     device: torch.device
 
+    def workers(self, requested: int) -> int:
+        """Return the loader processes of this rank: as many as requested, never more over all ranks than the host has CPUs."""
+        allowed, message = resolve_workers(requested, self.ranks_on_host, available_cpus())
+        if message and self.rank == 0:
+            log.info("%s", message)
+        return allowed
+
 
 class Assembly(Protocol):
     """The data of a run, read and checked, and everything made from it."""
@@ -32,9 +43,6 @@ class Assembly(Protocol):
 
     def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
         """Read the data. Raises UserError for what is wrong with it."""
-
-    def describe(self) -> list[str]:
-        """Return lines for the log: what was found, what was skipped and why."""
 
     def task(self) -> Task:
         """Return the task, with its loss and its truth."""
