@@ -29,6 +29,13 @@ def clip_boxes(boxes: Tensor, height: float, width: float) -> Tensor:
     return torch.stack((x1.clamp(0, width), y1.clamp(0, height), x2.clamp(0, width), y2.clamp(0, height)), dim=-1)
 
 
+def clip_boxes_to(boxes: Tensor, regions: Tensor) -> Tensor:
+    """Return xyxy boxes [B, N, 4] clipped to one xyxy region per picture, [B, 4]; a box wholly outside becomes one of no area on the border."""
+    low = regions[:, None, :2].repeat(1, 1, 2)
+    high = regions[:, None, 2:].repeat(1, 1, 2)
+    return boxes.clamp(min=low, max=high)
+
+
 def distances_to_xyxy(centres: Tensor, ltrb: Tensor) -> Tensor:
     """Return xyxy boxes from points [..., 2] and their distances to the left, top, right and bottom side [..., 4]."""
     return torch.cat((centres - ltrb[..., :2], centres + ltrb[..., 2:]), dim=-1)
