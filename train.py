@@ -6,6 +6,7 @@ from pathlib import Path
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from libreyolo import door
@@ -15,8 +16,14 @@ from libreyolo import door
 def main(cfg: DictConfig) -> float:
     """Train as composed; return the best metric to the sweeper."""
     job = HydraConfig.get()
-    config = OmegaConf.to_container(cfg, resolve=True)
-    return door.train_from_config(config, list(job.overrides.task), run_dir=Path(job.runtime.output_dir), cwd=Path(job.runtime.cwd))
+    try:
+        config = OmegaConf.to_container(cfg, resolve=True)
+        return door.train_from_config(config, list(job.overrides.task), run_dir=Path(job.runtime.output_dir), cwd=Path(job.runtime.cwd))
+    except Exception as error:
+        told = door.sentence(error)
+        if told is None or job.mode == RunMode.MULTIRUN:  # a sweep goes on with its other jobs
+            raise
+        sys.exit(told)
 
 
 if __name__ == "__main__":

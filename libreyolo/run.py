@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -62,6 +63,16 @@ def train(job: Job, seat: Seat, settle_directory: Callable[[], Path]) -> Outcome
     """
     main = seat.rank == 0
     run_dir = Path(collectives.broadcast_object(str(settle_directory()) if main else ""))
+    try:
+        return _train_in(run_dir, job, seat)
+    except UserError:
+        if main and job.resumed is None:
+            _remove_unstarted(run_dir)
+        raise
+
+
+def _train_in(run_dir: Path, job: Job, seat: Seat) -> Outcome:
+    main = seat.rank == 0
     with ExitStack() as stack:
         if main:
             stack.enter_context(run_log(run_dir, append=job.resumed is not None))
@@ -76,6 +87,14 @@ def train(job: Job, seat: Seat, settle_directory: Callable[[], Path]) -> Outcome
             if main and not isinstance(error, UserError):
                 log.exception("Training failed.")
             raise
+
+
+def _remove_unstarted(run_dir: Path) -> None:
+    """Remove the directory of a run that ended before it left anything but its log."""
+    if {p.name for p in run_dir.iterdir()} <= {".hydra", "train.log"}:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        if not any(run_dir.parent.iterdir()):
+            run_dir.parent.rmdir()
 
 
 def _read_data(job: Job, seat: Seat) -> Assembly:

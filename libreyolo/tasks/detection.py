@@ -70,7 +70,8 @@ class DetectionTask:
 
     def decode(self, output: Any, batch: DetectionBatch) -> list[Detections]:
         """Return detections in pixels of the original pictures, clipped to them."""
-        found = self.detect(output, conf=self.conf, iou=self.iou, max_det=self.max_det, classes=self.classes)
+        content = content_of(batch).to(batch.images.device, non_blocking=True)
+        found = self.detect(output, conf=self.conf, iou=self.iou, max_det=self.max_det, classes=self.classes, content=content)
         return [
             _to_original(boxes, scores, labels, batch.to_input[i], batch.original_hw[i])
             for i, (boxes, scores, labels) in enumerate(found)
@@ -83,6 +84,13 @@ class DetectionTask:
 
     def _prepare(self, batch: DetectionBatch) -> DetectionBatch:
         return replace(batch, images=apply_input_spec(batch.images, self.spec))
+
+
+def content_of(batch: DetectionBatch) -> Tensor:
+    """Return the part of each input that holds its picture, [B, 4] float32 xyxy in input pixels, on the CPU."""
+    start = batch.to_input[:, 2:]
+    size = batch.to_input[:, :2] * batch.original_hw.flip(1).float()
+    return torch.cat([start, start + size], dim=1)
 
 
 def _to_original(boxes: Tensor, scores: Tensor, labels: Tensor, to_input: Tensor, hw: Tensor) -> Detections:
