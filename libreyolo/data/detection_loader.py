@@ -212,6 +212,13 @@ def eval_sample(
     return EvalSample(item, canvas, in_input.astype(np.float32), labels, (height, width), to_input)
 
 
+def letterbox_batch(pictures: Sequence[np.ndarray], imgsz: tuple[int, int], spec: InputSpec) -> DetectionBatch:
+    """Return pictures uint8 [h, w, 3] RGB without boxes as an evaluation batch on the CPU: exactly what a loader makes of them."""
+    nothing, no_labels = np.zeros((0, 4), np.float32), np.zeros(0, np.int64)
+    samples = [eval_sample(p, nothing, no_labels, Item(i, i, 0, 1.0), imgsz, spec) for i, p in enumerate(pictures)]
+    return _prepare_eval(collate_eval(samples), torch.device("cpu"))
+
+
 def collate_train(samples: list[TrainSample]) -> HostBatch:
     """Return the host batch: every source once, in the top left of a common buffer, and all plans as arrays."""
     sources: dict[int, np.ndarray] = {}

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from libreyolo.data.keyed import derive
+from libreyolo.ops.keyed import derive
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import Batch
@@ -103,6 +103,14 @@ class Loader(Generic[B]):
     def steps_per_epoch(self) -> int:
         """How many batches an epoch yields on this rank; the same in every epoch."""
         return self._sampler.steps(0)
+
+    def steps(self, epoch: int) -> int:
+        """How many batches a zero-based epoch yields on this rank."""
+        return self._sampler.steps(epoch)
+
+    def real_pictures(self, epoch: int, step: int) -> int:
+        """How many pictures batch `step` holds over all ranks, padded repeats left out."""
+        return self._sampler.real_pictures(epoch, step)
 
     @property
     def waiting_seconds(self) -> float:

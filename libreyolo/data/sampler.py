@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from libreyolo.data.keyed import generator
+from libreyolo.ops.keyed import generator
 from libreyolo.errors import UserError
 
 
@@ -44,6 +44,9 @@ class Sampler(Protocol):
 
     def batches(self, epoch: int, start_step: int = 0) -> Iterator[list[Item]]:
         """Yield this rank's pictures of each step from `start_step` on."""
+
+    def real_pictures(self, epoch: int, step: int) -> int:
+        """Return how many pictures step `step` holds over all ranks, padded repeats left out."""
 
 
 def repeat_factors(offsets: np.ndarray, labels: np.ndarray, num_pictures: int, threshold: float = 0.1) -> np.ndarray:
@@ -136,6 +139,10 @@ class EpochSampler:
             places = range(first + self.rank, first + size, self.world_size)
             yield [Item(int(order[p % length]), p, epoch, 1.0 if p < length else 0.0) for p in places]
 
+    def real_pictures(self, epoch: int, step: int) -> int:
+        """Return how many pictures of weight 1 step `step` holds over all ranks."""
+        return max(0, min(self.batch, self.epoch_length - step * self.batch))
+
     def order(self, epoch: int) -> np.ndarray:
         """Return the epoch's global list of dataset indices, int64 [epoch_length], before padding."""
         return np.concatenate([self._one_pass(epoch, number) for number in range(self._num_passes)])
@@ -178,6 +185,7 @@ class EvaluationSampler:
             raise UserError(f"batch={batch} of an evaluation must be at least 1.")
         self.num_pictures = num_pictures
         self.batch = batch
+        self.world_size = world_size
         self._mine = range(rank, num_pictures, world_size)
 
     def steps(self, epoch: int = 0) -> int:
@@ -188,3 +196,7 @@ class EvaluationSampler:
         """Yield this rank's pictures in order."""
         for first in range(start_step * self.batch, len(self._mine), self.batch):
             yield [Item(i, i, epoch, 1.0) for i in self._mine[first : first + self.batch]]
+
+    def real_pictures(self, epoch: int, step: int) -> int:
+        """Return how many pictures all ranks together evaluate in their list `step`; every one is real."""
+        return max(0, min(self.batch * self.world_size, self.num_pictures - step * self.batch * self.world_size))

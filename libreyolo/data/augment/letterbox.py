@@ -1,4 +1,4 @@
-"""How a whole picture is put into the network's input, for evaluation and prediction, and the network's own number convention.
+"""How a whole picture is put into the network's input, for evaluation and prediction.
 
 h w the original picture, H W the network input.
 """
@@ -6,8 +6,6 @@ h w the original picture, H W the network input.
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from libreyolo.data.augment.resize import resize_bilinear
 from libreyolo.interfaces.input import InputSpec
@@ -44,17 +42,3 @@ def letterbox(image: np.ndarray, imgsz: tuple[int, int], spec: InputSpec) -> tup
     top, left = int(to_input[3]), int(to_input[2])
     canvas[top : top + new_hw[0], left : left + new_hw[1]] = resized
     return canvas, to_input
-
-
-def apply_input_spec(images: Tensor, spec: InputSpec) -> Tensor:
-    """Return RGB [B, 3, H, W] in [0, 1] in the network's own convention: channel order, scale, then (x - mean) / std. Never in place.
-
-    Works on any device without a synchronisation: the constants are arguments of the kernels, not tensors to be copied.
-    """
-    if spec.channels == "bgr":
-        images = images.flip(1)
-    if spec.scale != 1.0:
-        images = images * spec.scale
-    if spec.mean == (0.0, 0.0, 0.0) and spec.std == (1.0, 1.0, 1.0):
-        return images
-    return torch.stack([(images[:, c] - spec.mean[c]) / spec.std[c] for c in range(3)], dim=1)

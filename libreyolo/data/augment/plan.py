@@ -15,7 +15,7 @@ import numpy as np
 
 from libreyolo.data.augment.matrices import corners, flip, project, random_affine, scale_shift
 from libreyolo.data.augment.settings import AugmentSettings
-from libreyolo.data.keyed import generator
+from libreyolo.ops.keyed import generator
 
 SLOTS_PER_LAYER = 4
 MIXUP_WEIGHT = 0.5  # YOLOX (arXiv 2107.08430) blends half and half
