@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from libreyolo.ops.keyed import derive
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import Batch
+from libreyolo.ops.keyed import derive
 
 B = TypeVar("B", bound=Batch)
 

@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from libreyolo.ops.keyed import generator
 from libreyolo.errors import UserError
+from libreyolo.ops.keyed import generator
 
 
 @dataclass(frozen=True)

@@ -44,9 +44,9 @@ def test_a_filled_rectangle_lands_within_one_pixel_of_its_box(case):
             continue
         ys, xs = torch.nonzero(render(plan, pictures, HW)[0] > 0.5, as_tuple=True)  # white; the padding is 0.447
         drawn = [int(xs.min()), int(ys.min()), int(xs.max()) + 1, int(ys.max()) + 1]
-        # A turned corner ends in a pixel that is less than half white: up to a quarter pixel more is not seen of it.
+        # A turned corner ends in a pixel that is less than half white: up to half a pixel more is not seen of it.
         turned = any(CASES[case].get(knob) for knob in ("degrees", "shear", "perspective"))
-        assert np.abs(boxes[0] - drawn).max() <= (1.25 if turned else 1.0), (place, boxes[0], drawn)
+        assert np.abs(boxes[0] - drawn).max() <= (1.5 if turned else 1.0), (place, boxes[0], drawn)
         assert labels.tolist() == [index % 3]
         compared += 1
     assert compared >= 6

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from libreyolo.data.keyed import derive, generator
+from libreyolo.ops.keyed import derive, generator
 
 
 def test_a_key_gives_the_same_numbers_on_every_platform():

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from libreyolo.data.augment.letterbox import apply_input_spec, letterbox, letterbox_geometry
+from libreyolo.data.augment.letterbox import letterbox, letterbox_geometry
 from libreyolo.data.augment.resize import resize_bilinear
 from libreyolo.interfaces.input import InputSpec
+from libreyolo.ops.input import apply_input_spec
 
 # cv2.resize(..., INTER_LINEAR) of `pattern()` in OpenCV 4.10 and 5.0.
 OPENCV_7X3 = [
