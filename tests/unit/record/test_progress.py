@@ -8,10 +8,10 @@ import sys
 
 import pytest
 from rich.console import Console
-from tests.unit.record.conftest import start_event, step_event
 
 from libreyolo.interfaces.events import StepEnd, TrainEnd, TrainFailed, ValidationEnd
 from libreyolo.record.progress import ProgressListener, duration
+from tests.unit.record.conftest import start_event, step_event
 
 
 def plain() -> ProgressListener:

@@ -7,10 +7,10 @@ import math
 from pathlib import Path
 
 import pytest
-from tests.unit.record.conftest import row_of, start_event, step_event
 
 from libreyolo.interfaces.events import EpochEnd, TrainEnd, TrainFailed
 from libreyolo.record.status import StatusFile
+from tests.unit.record.conftest import row_of, start_event, step_event
 
 
 def started(run_dir: Path, **kwargs: int) -> StatusFile:

@@ -8,10 +8,10 @@ import logging
 import math
 
 import numpy as np
-from tests.unit.record.conftest import row_of, start_event
 
 from libreyolo.interfaces.events import EpochEnd
 from libreyolo.record.tables import FIRST_COLUMNS, ResultsTable, read_results
+from tests.unit.record.conftest import row_of, start_event
 
 
 def table_after(run_dir, *rows, start_epoch=0):

@@ -8,11 +8,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.unit.record.conftest import row_of, start_event
 
 from libreyolo.errors import UserError
 from libreyolo.interfaces.events import EpochEnd, TrainEnd, TrainFailed
 from libreyolo.record.trackers import numbers_of, tracker_listeners
+from tests.unit.record.conftest import row_of, start_event
 
 
 class FakeWandb(ModuleType):
@@ -129,7 +129,7 @@ class FakeMlflow(ModuleType):
         self.runs: dict[str, dict[str, Any]] = {}
         self.experiments: list[str] = []
 
-    def MlflowClient(self) -> FakeMlflow:  # noqa: N802
+    def MlflowClient(self) -> FakeMlflow:
         return self
 
     def get_experiment_by_name(self, name: str) -> SimpleNamespace | None:

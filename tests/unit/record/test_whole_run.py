@@ -9,12 +9,13 @@ import logging
 import pytest
 from rich.console import Console
 
-from libreyolo.interfaces.events import TrainFailed
+from libreyolo.interfaces.events import EpochEnd, TrainEnd, TrainFailed
 from libreyolo.record.plots.listener import PictureListener
 from libreyolo.record.progress import ProgressListener
 from libreyolo.record.run_log import run_log
 from libreyolo.record.status import StatusFile
 from libreyolo.record.tables import ResultsTable, read_results
+from tests.unit.record.conftest import row_of, start_event, validation_of
 
 NAMES = {0: "cat", 1: "dog"}
 
@@ -79,12 +80,21 @@ def test_a_picture_that_cannot_be_drawn_warns_and_training_goes_on(run_epochs, t
     assert (tmp_path / "plots" / "confusion.png").exists()
 
 
+def test_a_resumed_run_keeps_the_pictures_of_its_earlier_best_epoch(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr("libreyolo.record.plots.listener.draw_validation", lambda event, names, folder: drawn.append(event.epoch))
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "confusion.png").touch()
+    listener = PictureListener(tmp_path, NAMES, every=1)
+    listener.on_train_start(start_event(tmp_path, start_epoch=3))
+    for epoch, is_best in ((4, False), (5, True)):
+        listener.on_validation_end(validation_of(epoch))
+        listener.on_epoch_end(EpochEnd(epoch, row_of(epoch), is_best))
+    assert drawn == [5]
+
+
 @pytest.mark.parametrize("seen_best", [True, False])
 def test_pictures_of_the_best_epoch_are_kept_when_later_ones_are_worse(tmp_path, monkeypatch, seen_best):
-    from tests.unit.record.conftest import row_of, start_event, validation_of
-
-    from libreyolo.interfaces.events import EpochEnd, TrainEnd
-
     drawn = []
     monkeypatch.setattr("libreyolo.record.plots.listener.draw_validation", lambda event, names, folder: drawn.append(event.epoch))
     listener = PictureListener(tmp_path, NAMES, every=99)
@@ -93,4 +103,4 @@ def test_pictures_of_the_best_epoch_are_kept_when_later_ones_are_worse(tmp_path,
         listener.on_validation_end(validation_of(epoch))
         listener.on_epoch_end(EpochEnd(epoch, row_of(epoch), seen_best and epoch == 2))
     listener.on_train_end(TrainEnd(tmp_path, {}))
-    assert drawn == ([2] if seen_best else [1])
+    assert drawn == ([2] if seen_best else [3])
