@@ -149,6 +149,9 @@ class FakeMlflow(ModuleType):
         self.runs[run_id]["metrics"] += metrics
         self.runs[run_id]["params"] += params
 
+    def update_run(self, run_id: str, status: str) -> None:
+        self.runs[run_id]["status"] = status
+
     def set_terminated(self, run_id: str, status: str) -> None:
         self.runs[run_id]["status"] = status
 
