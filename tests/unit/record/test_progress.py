@@ -83,7 +83,7 @@ def test_a_run_without_validation_points_to_its_last_weights(said, tmp_path):
 def test_on_a_terminal_a_bar_shows_the_epoch_and_the_streams_are_given_back(fails, tmp_path):
     screen = io.StringIO()
     before = (sys.stdout, sys.stderr)
-    listener = ProgressListener(Console(file=screen, force_terminal=True, width=200))
+    listener = ProgressListener(Console(file=screen, force_terminal=True, width=80))
     listener.on_train_start(start_event(tmp_path))
     listener.on_step_end(step_event(2, 10))
     text = screen.getvalue()
