@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.text import Text
 
 from libreyolo.interfaces.events import CheckpointSaved, EpochEnd, Listener, StepEnd, TrainEnd, TrainFailed, TrainStart, ValidationEnd
 
@@ -43,8 +45,8 @@ class ProgressListener(Listener):
         )
         if self.console.is_terminal:
             # Drawn only when something happened: no thread of its own beside the training.
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TextColumn("{task.fields[told]}"))
-            self._bar = Progress(*columns, console=self.console, auto_refresh=False, transient=True)
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=40), MofNCompleteColumn())
+            self._bar = _EpochBar(*columns, console=self.console, auto_refresh=False, transient=True)
             self._task = self._bar.add_task("", total=event.steps_per_epoch, told="")
             self._bar.start()
 
@@ -88,6 +90,15 @@ class ProgressListener(Listener):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+class _EpochBar(Progress):
+    """A bar with what is told about its task on the line below: beside it, a narrow terminal would leave room for neither."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        for task in self.tasks:
+            yield Text(str(task.fields["told"]))
 
 
 def _step_text(event: StepEnd) -> str:

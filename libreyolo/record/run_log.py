@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 PACKAGES = ("libreyolo", "launch")
 PYTHON_WARNINGS = "py.warnings"  # where logging.captureWarnings sends them
@@ -51,7 +50,7 @@ def run_log(run_dir: Path, *, append: bool, console: bool = True, level: int = l
             handler.close()
 
 
-class _TerminalHandler(logging.StreamHandler[Any]):
+class _TerminalHandler(logging.StreamHandler):
     """Writes to what sys.stderr is at that moment, so that a live progress bar, which stands in for it, is not torn."""
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -157,7 +157,7 @@ class Mlflow(Tracker):
             for first in range(0, len(params), 100):  # the server takes 100 in one call
                 self._client.log_batch(run_id, params=params[first : first + 100])
         else:
-            self._client.set_terminated(run_id, "RUNNING")
+            self._client.update_run(run_id, status="RUNNING")
         self._run_id = run_id
 
     def send(self, values: dict[str, float], epoch: int) -> None:

@@ -25,7 +25,7 @@ def draw_confusion(counts: np.ndarray, names: dict[int, str], path: Path) -> Non
     share = np.divide(counts, columns, out=np.zeros(counts.shape), where=columns > 0)
     cell = 0.75 if size <= MAX_WITH_SHARE else 0.36 if size <= MAX_WITH_COUNT else 0.2  # inches
     side = max(cell * size, 2.6)
-    with style.figure(path, side + 3.2, side + 2.0) as figure:
+    with style.figure(path, side + 2.6, side + 1.8, layout="compressed") as figure:
         axes = figure.subplots()
         axes.grid(False)
         picture = axes.imshow(np.where(counts > 0, share, np.nan), cmap="Blues", vmin=0, vmax=1)

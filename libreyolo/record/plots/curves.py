@@ -54,6 +54,9 @@ def _panel(axes: Axes, title: str, lines: dict[str, Line]) -> None:
     for name, (epochs, values) in lines.items():
         # A dot for each value while there are few: a single one would draw no line at all.
         axes.plot(epochs, values, label=name, marker="o" if len(values) <= 30 else "", markersize=3.5)
+    epochs_seen = {epoch for epochs, _ in lines.values() for epoch in epochs}
+    if len(epochs_seen) == 1:  # or the axis would show fractions of an epoch
+        axes.set_xlim(min(epochs_seen) - 1, min(epochs_seen) + 1)
     if lines:
         axes.legend(loc="best")
     else:

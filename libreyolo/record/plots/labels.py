@@ -35,7 +35,8 @@ def _draw_classes(axes: Axes, labels: np.ndarray, names: dict[int, str]) -> None
     bars = [(style.label(names[int(k)]), int(counts[k])) for k in shown]
     if len(shown) < len(order):
         bars.append((f"{len(order) - len(shown)} others", int(counts.sum() - counts[shown].sum())))
-    axes.barh(range(len(bars)), [count for _, count in bars], color=style.PALETTE[0], height=0.75)
+    colors = [style.PALETTE[0]] * len(shown) + [style.FAINT] * (len(bars) - len(shown))
+    axes.barh(range(len(bars)), [count for _, count in bars], color=colors, height=0.75)
     axes.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=9 if len(bars) <= 12 else 7)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)

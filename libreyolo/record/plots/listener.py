@@ -18,6 +18,7 @@ from libreyolo.record.tables import read_results
 log = logging.getLogger(__name__)
 
 TIMES_PER_RUN = 20
+VALIDATION_PICTURES = ("pr_curve.png", "f1_curve.png", "confusion.png", "predictions.png")
 
 
 class PictureListener(Listener):
@@ -35,6 +36,7 @@ class PictureListener(Listener):
         self._every = every
         self._period = every or 1
         self._last_drawn = 0
+        self._has_best = False
         self._validation: ValidationEnd | None = None  # of the current epoch
         self._to_draw: ValidationEnd | None = None  # the best one, or the last while none was best; None once drawn
 
@@ -42,6 +44,8 @@ class PictureListener(Listener):
         self._period = self._every or max(1, event.epochs // TIMES_PER_RUN)
         self._last_drawn = event.start_epoch
         self._validation = self._to_draw = None
+        # A resumed run whose best epoch lies behind it has its pictures already.
+        self._has_best = event.start_epoch > 0 and any((self.folder / name).exists() for name in VALIDATION_PICTURES)
 
     def on_validation_end(self, event: ValidationEnd) -> None:
         self._validation = event
@@ -50,9 +54,9 @@ class PictureListener(Listener):
         validation, self._validation = self._validation, None
         if validation is None:
             return
-        # A resumed run whose best epoch lies behind it has its pictures already.
-        if event.is_best or not any((self.folder / f"{name}.png").exists() for name in ("pr_curve", "confusion", "predictions")):
-            self._to_draw = validation if event.is_best or self._to_draw is None else self._to_draw
+        self._has_best = self._has_best or event.is_best
+        if event.is_best or not self._has_best:
+            self._to_draw = validation
         if event.epoch - self._last_drawn >= self._period:
             self._last_drawn = event.epoch
             self._draw()

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from cycler import cycler
@@ -47,14 +47,15 @@ STYLE: Any = {
 
 
 @contextmanager
-def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
+def figure(path: Path, width: float, height: float, layout: Literal["constrained", "compressed"] = "constrained") -> Iterator[Figure]:
     """Yield a figure of `width` x `height` inches in the common style; on leaving it is written to `path` and emptied.
+    "compressed" suits panels of a fixed aspect.
 
     Without pyplot: its registry keeps every figure alive, and its backend may want a screen.
     """
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a class name in a script that the font lacks
-        drawn = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+        drawn = Figure(figsize=(width, height), dpi=DPI, layout=layout)
         canvas = FigureCanvasAgg(drawn)
         yield drawn
         buffer = io.BytesIO()
