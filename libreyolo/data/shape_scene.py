@@ -77,12 +77,13 @@ def draw_scene(
     canvas = _background(rng, size)
     drawn_labels = tuple(int(x) for x in rng.integers(len(SHAPES), size=int(rng.integers(1, 7)))) if labels is None else labels
     if clutter:
-        for _ in range(int(rng.integers(0, 4))):
+        for _ in range(int(rng.integers(0, 3))):
             _paint(canvas, _distractor(rng, size), rng)
     stamps: list[_Stamp] = []
     masks: list[Mask] = []
+    taken: list[tuple[float, float, float]] = []
     for label in drawn_labels:
-        stamp = _object(rng, size, label)
+        stamp = _object(rng, size, label, taken)
         _cover(masks, _paint(canvas, stamp, rng))
         stamps.append(stamp)
         masks.append(_mask(stamp, size))
@@ -136,10 +137,23 @@ def _half_planes(u: Pixels, v: Pixels, num: int, distance: float) -> NDArray[np.
     return count
 
 
-def _object(rng: np.random.Generator, size: int, label: int) -> _Stamp:
-    side = size * 0.10 * 6.0 ** float(rng.random())  # 10 to 60 % of the picture, each octave alike
-    cx, cy = (rng.random(2) * (size - 0.5 * side) + 0.25 * side).tolist()  # at most a quarter sticks out
-    angle, stretch = math.tau * float(rng.random()), 1.0 + 0.25 * float(rng.random())
+def _free_place(rng: np.random.Generator, size: int, side: float, taken: list[tuple[float, float, float]]) -> tuple[float, float]:
+    """The place of five random ones that overlaps least with what is there: objects do cover each other, but not as a rule."""
+    places = (rng.random((5, 2)) * (size - 0.7 * side) + 0.35 * side).tolist()  # at most 15 % sticks out
+
+    def overlap(place: list[float]) -> float:
+        gaps = (max(abs(place[0] - cx), abs(place[1] - cy)) / (side + other) for cx, cy, other in taken)
+        return sum(max(0.0, 0.5 - gap) for gap in gaps)
+
+    cx, cy = min(places, key=overlap)
+    return cx, cy
+
+
+def _object(rng: np.random.Generator, size: int, label: int, taken: list[tuple[float, float, float]]) -> _Stamp:
+    side = size * 0.14 * (0.6 / 0.14) ** float(rng.random())  # 14 to 60 % of the picture, each octave alike
+    cx, cy = _free_place(rng, size, side, taken)
+    taken.append((cx, cy, side))
+    angle, stretch = math.tau * float(rng.random()), 1.0 + 0.2 * float(rng.random())
     u, v, top, left = _grid(cx, cy, side / 2 * stretch, size)
     cos, sin = np.float32(math.cos(angle)), np.float32(math.sin(angle))
     radius = np.float32(side / 2)
@@ -192,16 +206,16 @@ def _fill(rng: np.random.Generator, h: int, w: int, below: Pixels) -> Pixels:
     """[h, w, 3]: one colour, a gradient, or two-coloured stripes; the first colour stands out from the colour `below`."""
     first, second = rng.random((2, 3), dtype=np.float32)
     channel = int(rng.integers(3))
-    if float(np.abs(first - below).max()) < 0.35:
-        first[channel] = below[channel] - 0.45 if below[channel] > 0.5 else below[channel] + 0.45
+    if float(np.abs(first - below).max()) < 0.4:
+        first[channel] = below[channel] - 0.5 if below[channel] > 0.5 else below[channel] + 0.5
     kind, angle, period = float(rng.random()), math.tau * float(rng.random()), 4 + 8 * float(rng.random())
-    if kind < 0.5:
+    if kind < 0.6:
         return np.broadcast_to(first, (h, w, 3))
     ramp = _ramp(h, w, angle)
-    if kind < 0.75:
+    if kind < 0.85:
         mix = ramp / np.float32(max(h, w))
     else:
-        mix = (np.mod(ramp, np.float32(period)) < period / 2).astype(np.float32) * np.float32(0.5)
+        mix = (np.mod(ramp, np.float32(period)) < period / 2).astype(np.float32) * np.float32(0.4)
     return first + np.clip(mix, 0, 1)[..., None] * (second - first)
 
 
@@ -214,15 +228,16 @@ def _ramp(h: int, w: int, angle: float) -> Pixels:
 
 
 def _background(rng: np.random.Generator, size: int) -> Pixels:
-    """[H, W, 3]: a gradient of two colours with soft clouds, and in a third of the pictures stripes over it."""
+    """[H, W, 3]: a gradient of two colours with soft clouds, and in a quarter of the pictures stripes over it."""
     first, second = rng.random((2, 3), dtype=np.float32)
+    second = first + np.float32(0.5) * (second - first)
     ramp = _ramp(size, size, math.tau * float(rng.random())) / np.float32(size)
     canvas = first + np.clip(ramp, 0, 1)[..., None] * (second - first)
-    for cells, strength in ((4, 0.25), (16, 0.15), (48, 0.08)):
+    for cells, strength in ((4, 0.15), (16, 0.06), (48, 0.03)):
         grid = rng.random((cells + 1, cells + 1, 3), dtype=np.float32) - np.float32(0.5)
         canvas += np.float32(strength * 2 * float(rng.random())) * _enlarged(grid, size)
-    if rng.random() < 0.33:
-        period, strength = 6 + 20 * float(rng.random()), 0.05 + 0.2 * float(rng.random())
+    if rng.random() < 0.25:
+        period, strength = 6 + 20 * float(rng.random()), 0.03 + 0.1 * float(rng.random())
         stripes = np.mod(_ramp(size, size, math.tau * float(rng.random())), np.float32(period)) < period / 2
         canvas += stripes[..., None] * np.float32(strength)
     return canvas
@@ -246,11 +261,11 @@ def _lit(rng: np.random.Generator, canvas: Pixels) -> Pixels:
 
 
 def _degraded(rng: np.random.Generator, picture: Pixels) -> Pixels:
-    """A slight blur in half of the pictures, and noise of sigma up to 10 of 255 in all."""
+    """A slight blur in half of the pictures, and noise of sigma up to 8 of 255 in all."""
     if rng.random() < 0.5:
         for axis in (0, 1):
             picture = (np.roll(picture, 1, axis) + 2 * picture + np.roll(picture, -1, axis)) * np.float32(0.25)
-    sigma = np.float32(10 / 255 * float(rng.random()))
+    sigma = np.float32(8 / 255 * float(rng.random()))
     return picture + sigma * rng.standard_normal(picture.shape, dtype=np.float32)
 
 
