@@ -42,10 +42,10 @@ def process_group(
 ) -> Iterator[str | None]:
     """Be a member of the process group inside the block, and yield its backend; without `env` there is no group and None is yielded.
 
-    The rank's CUDA device is made the current one first, so no rank opens a context on another's GPU. At a normal end the ranks wait for each
-    other; after an exception nobody waits and the group is aborted, because another rank may be gone. Then whoever started the processes ends
-    the rest (the parent, or torchrun's agent). A dead peer is noticed by NCCL's watchdog, whose default (TORCH_NCCL_ASYNC_ERROR_HANDLING) ends
-    the process, and by Gloo at once.
+    The rank's CUDA device is made the current one first, so no rank opens a context on another's GPU. At a normal end the ranks wait for
+    each other; after an exception nobody waits and the group is aborted, because another rank may be gone. Then whoever started the
+    processes ends the rest (the parent, or torchrun's agent). A dead peer is noticed by NCCL's watchdog, whose default
+    (TORCH_NCCL_ASYNC_ERROR_HANDLING) ends the process, and by Gloo at once.
     """
     if env is None:
         yield None
@@ -61,7 +61,7 @@ def process_group(
         log.info("%d processes (%s), backend %s, rank 0 on %s, time-out %s", env.world_size, env.source, chosen, place, timeout)
     try:
         yield chosen
-        dist.barrier(**({"device_ids": [place.index]} if chosen == "nccl" else {}))
+        dist.barrier(device_ids=[place.index] if chosen == "nccl" and place.index is not None else None)
     except BaseException:
         _abort(chosen)
         raise

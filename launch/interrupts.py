@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGUSR1 while the parent waits for its workers.
 
-Handlers only note the signal; the waiting loop acts. A handler that the program installed itself (submitit's, say) stays in charge: whatever it
-raises ends the workers too.
+Handlers only note the signal; the waiting loop acts. A handler that the program installed itself (submitit's, say) stays in charge:
+whatever it raises ends the workers too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ EXIT_CODE_SIGTERM = 128 + int(signal.SIGTERM)
 
 
 class Interrupts:
-    """A context in which signals are noted; everything is as before afterwards. Does nothing outside the main thread, where Python allows none."""
+    """A context in which signals are noted; everything is as before afterwards.
+
+    Does nothing outside the main thread, where Python allows none.
+    """
 
     def __init__(self) -> None:
         self.received: list[int] = []
@@ -67,7 +70,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Start children with SIGINT blocked, so that a terminal's Ctrl-C can't reach them before they are ready; this thread gets it afterwards."""
+    """Start children with SIGINT blocked, so that a terminal's Ctrl-C can't reach them before they are ready; this thread gets it
+    afterwards.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
