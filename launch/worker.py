@@ -100,7 +100,7 @@ def become_rank(rank: int, job: Job) -> None:
             "MASTER_PORT": str(job.master_port),
             # The parent holds the store, as torchrun's agent does; no rank binds a port.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            # torch before 2.3 reads it beside the line above.
+            # Some releases of torch read it beside the line above.
             "TORCHELASTIC_RESTART_COUNT": "0",
             SPAWNED: "1",
         }

@@ -129,6 +129,6 @@ def test_something_that_looks_like_a_torch_device_is_read_by_its_text():
 
 
 def test_parsing_makes_no_cuda_context():
-    code = "from launch.devices import parse; import torch; parse('cpu', cuda_count=torch.cuda.device_count()); print(torch.cuda.is_initialized())"
+    code = "import torch; from launch import parse; parse('cpu', cuda_count=torch.cuda.device_count()); print(torch.cuda.is_initialized())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert said.stdout.strip() == "False"

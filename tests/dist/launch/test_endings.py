@@ -26,6 +26,9 @@ if __name__ == "__main__":
         sys.exit(130)
 """
 
+# A session of its own, with standard input as its controlling terminal, which turns the byte 3 into SIGINT for the foreground group.
+TAKE_TERMINAL = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
 
 def running(directory: Path) -> list[int]:
     """Return the numbers of both ranks and their loader workers, once all of them run."""
@@ -71,13 +74,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_parent_only(tmp_path):
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        # A session of its own, with the terminal as its controlling one, which turns the byte 3 into SIGINT for the foreground group.
-        [
-            sys.executable,
-            "-c",
-            "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])",
-        ]
-        + [sys.executable, str(file), str(tmp_path)],
+        [sys.executable, "-c", TAKE_TERMINAL, sys.executable, str(file), str(tmp_path)],
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -87,7 +84,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_parent_only(tmp_path):
     os.close(terminal)
     try:
         pids = running(tmp_path)
-        assert os.readlink(f"/proc/{pids[0]}/fd/1").startswith("/dev/pts/"), "rank 0 has the terminal itself"
+        assert Path(f"/proc/{pids[0]}/fd/1").readlink().is_relative_to("/dev/pts"), "rank 0 has the terminal itself"
         os.write(controller, b"\x03")
         assert process.wait(DEADLINE) == 130
         said = os.read(controller, 65536).decode()

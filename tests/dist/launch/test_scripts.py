@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import psutil
 
 from launch.guard import GUARD_SENTENCE
@@ -48,10 +50,8 @@ def finished(process) -> tuple[int, str, str]:
     seen: dict[int, psutil.Process] = {}
 
     def over() -> bool:
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             seen.update({child.pid: child for child in psutil.Process(process.pid).children(recursive=True)})
-        except psutil.NoSuchProcess:
-            pass
         return process.poll() is not None
 
     until(over, "the script's end")

@@ -45,8 +45,8 @@ def test_a_family_without_automatic_start_is_refused_on_several_devices_only():
 
 
 def test_a_user_s_mistake_is_told_from_a_bug():
-    class Marked(Exception):
+    class MarkedError(Exception):
         user_error = True
 
-    assert is_one_sentence(UserError("x")) and is_one_sentence(SpawnGuardError("x")) and is_one_sentence(Marked())
+    assert is_one_sentence(UserError("x")) and is_one_sentence(SpawnGuardError("x")) and is_one_sentence(MarkedError())
     assert not is_one_sentence(ValueError("x")) and not is_one_sentence(RankFailedError(1, "raised", ""))

@@ -127,8 +127,8 @@ def test_the_guard_speaks_its_sentence_while_the_main_module_is_imported(monkeyp
     with pytest.raises(SpawnGuardError) as caught:
         spawn_ddp_train(ranks.say_where, (1,), num_processes=2)
     assert str(caught.value) == (
-        "spawn_ddp_train() was called from inside a spawned subprocess. This usually means your script calls model.train(device=...) at the "
-        "top level without a 'if __name__ == \"__main__\":' guard."
+        "spawn_ddp_train() was called from inside a spawned subprocess. This usually means your script calls "
+        "model.train(device=...) at the top level without a 'if __name__ == \"__main__\":' guard."
     )
     guard.guard_note(os.getppid()).unlink()
 
