@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -100,6 +101,12 @@ def say_where(number: int) -> tuple[int, int, bool]:
     print("said by the rank")
     print("complained by the rank", file=sys.stderr)
     return number, int(os.environ["MASTER_PORT"]), os.isatty(1)
+
+
+def return_but_stay(number: int) -> int:
+    """Return while a thread keeps the process from ending."""
+    threading.Thread(target=threading.Event().wait).start()
+    return number
 
 
 def spawn_from_here(queue) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from launch import errors, guard
+from launch import errors, guard, supervise
 from launch.errors import LaunchError, RankFailedError, SpawnGuardError
 from launch.spawn import spawn_ddp_train
 from tests.dist.launch import ranks
@@ -88,6 +88,12 @@ def test_a_rank_that_is_gone_ends_the_job_and_its_loader_worker(temporary, tmp_p
     assert "about to leave" in caught.value.tail
     pids = [int(pid) for rank in range(2) for pid in (tmp_path / f"pids-{rank}").read_text().split()]
     assert len(set(pids)) == 4 and alive(pids) == []
+
+
+def test_a_rank_that_returned_but_does_not_leave_is_ended_and_its_work_counts(temporary, monkeypatch, caplog):
+    monkeypatch.setattr(supervise, "LEAVING_SECONDS", 0.0)
+    assert spawn_ddp_train(ranks.return_but_stay, (7,), num_processes=1, log_tail_dir=temporary, grace_seconds=0.2) == 7
+    assert "The work is done, but 1 processes did not leave" in caplog.text
 
 
 def test_two_jobs_run_beside_each_other(temporary):
