@@ -66,14 +66,18 @@ def parse(device: object, *, cuda_count: int, nproc: int | None = None, mps_avai
     _check_indices(device, indices, cuda_count)
     if num_requested is not None and num_requested != len(indices):
         raise DeviceError(
-            f"nproc={num_requested} contradicts device={device!r}, which is {len(indices)} CUDA device(s) and so {len(indices)} process(es): "
+            f"nproc={num_requested} contradicts device={device!r}, which is {len(indices)} CUDA device(s) and so {len(indices)} "
+            "process(es): "
             "leave nproc out, or use it with device=cpu."
         )
     return Placement("cuda", indices, len(indices), note)
 
 
 def split(device: object) -> list[int | str]:
-    """Return the names in `device`: ints for CUDA indices, else "cpu", "mps" or "auto". At least one. Counts nothing, checks no hardware."""
+    """Return the names in `device`: ints for CUDA indices, else "cpu", "mps" or "auto". At least one.
+
+    Counts nothing, checks no hardware.
+    """
     if isinstance(device, (bool, float)) or device is None:
         raise DeviceError(f"device={device!r} is not a device: {FORMS}.")
     if isinstance(device, str):
@@ -143,7 +147,8 @@ def _check_indices(device: object, indices: tuple[int, ...], cuda_count: int) ->
     if beyond:
         raise DeviceError(
             f"device={shown}: there is no CUDA device {beyond[0]}, because {cuda_count} {'is' if cuda_count == 1 else 'are'} visible"
-            f"{_visible_setting()} and indices are positions in the visible set: use {'0' if cuda_count == 1 else f'0 to {cuda_count - 1}'}."
+            f"{_visible_setting()} and indices are positions in the visible set: use "
+            f"{'0' if cuda_count == 1 else f'0 to {cuda_count - 1}'}."
         )
 
 

@@ -46,9 +46,9 @@ def detect(environ: Mapping[str, str]) -> RankEnvironment | None:
 def check_device(env: RankEnvironment, device: object, *, cuda_count: int | None = None) -> tuple[str, str]:
     """Return this rank's torch device and a line for the log ("" when there is nothing to say).
 
-    Whoever started the processes owns their number: a list as long as the local world size is ignored with one line, a list of another length
-    is a DeviceError, one index (the script is written for one device) means cuda:LOCAL_RANK, the CPU stays the CPU. In our own workers the
-    list was settled by the launcher and gives the rank its own index. `cuda_count`, when known, is checked against LOCAL_RANK.
+    Whoever started the processes owns their number: a list as long as the local world size is ignored with one line, a list of another
+    length is a DeviceError, one index (the script is written for one device) means cuda:LOCAL_RANK, the CPU stays the CPU. In our own
+    workers the list was settled by the launcher and gives the rank its own index. `cuda_count`, when known, is checked against LOCAL_RANK.
     """
     names = split(device)
     if names == ["mps"]:
@@ -65,7 +65,8 @@ def check_device(env: RankEnvironment, device: object, *, cuda_count: int | None
     if is_list(device):
         if len(names) != env.local_world_size:
             raise DeviceError(
-                f"device={device!r} names {len(names)} device(s), but {env.source} started {env.local_world_size} process(es) on this machine: "
+                f"device={device!r} names {len(names)} device(s), but {env.source} started {env.local_world_size} process(es) "
+                "on this machine: "
                 f"leave device out (each process takes cuda:LOCAL_RANK), or start {len(names)}."
             )
         note = f"device={device!r} is ignored: {env.source} owns the number of processes, and each takes cuda:LOCAL_RANK"
@@ -98,7 +99,8 @@ def _torchrun(environ: Mapping[str, str]) -> RankEnvironment:
     if missing:
         found = [name for name in required if environ.get(name)]
         raise EnvironmentVariableError(
-            f"{', '.join(found) or 'an empty rank variable'} is set in the environment but {', '.join(missing)} is not: start the script with "
+            f"{', '.join(found) or 'an empty rank variable'} is set in the environment but {', '.join(missing)} is not: start "
+            "the script with "
             "torchrun, which sets all of them, or unset the rest to train in one process."
         )
     world_size = _number(environ, "WORLD_SIZE", low=1)

@@ -44,7 +44,8 @@ class UnsupportedFamilyError(LaunchError, ValueError):
 class RankFailedError(LaunchError):
     """A rank ended before its work was done; the first failure of the job.
 
-    rank: which one. cause: what happened to it, to be read after "rank 1 ". tail: its traceback and the last lines that it wrote, "" if none.
+    rank: which one. cause: what happened to it, to be read after "rank 1 ". tail: its traceback and the last lines that it wrote, "" if
+    none.
     """
 
     one_sentence = False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import logging
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -18,6 +20,8 @@ from launch.errors import LaunchError
 log = logging.getLogger(__name__)
 
 TIMEOUT = timedelta(hours=3)
+
+_groups_joined = itertools.count()  # by this process; the same on every rank, since all walk one path
 
 
 def choose_backend(device: str | torch.device, override: str | None = None) -> str:
@@ -42,10 +46,10 @@ def process_group(
 ) -> Iterator[str | None]:
     """Be a member of the process group inside the block, and yield its backend; without `env` there is no group and None is yielded.
 
-    The rank's CUDA device is made the current one first, so no rank opens a context on another's GPU. At a normal end the ranks wait for each
-    other; after an exception nobody waits and the group is aborted, because another rank may be gone. Then whoever started the processes ends
-    the rest (the parent, or torchrun's agent). A dead peer is noticed by NCCL's watchdog, whose default (TORCH_NCCL_ASYNC_ERROR_HANDLING) ends
-    the process, and by Gloo at once.
+    The rank's CUDA device is made the current one first, so no rank opens a context on another's GPU. At a normal end the ranks wait for
+    each other; after an exception nobody waits and the group is aborted, because another rank may be gone. Then whoever started the
+    processes ends the rest (the parent, or torchrun's agent). A dead peer is noticed by NCCL's watchdog, whose default
+    (TORCH_NCCL_ASYNC_ERROR_HANDLING) ends the process, and by Gloo at once.
     """
     if env is None:
         yield None
@@ -61,7 +65,7 @@ def process_group(
         log.info("%d processes (%s), backend %s, rank 0 on %s, time-out %s", env.world_size, env.source, chosen, place, timeout)
     try:
         yield chosen
-        dist.barrier(**({"device_ids": [place.index]} if chosen == "nccl" else {}))
+        dist.barrier(device_ids=[place.index] if chosen == "nccl" and place.index is not None else None)
     except BaseException:
         _abort(chosen)
         raise
@@ -70,14 +74,25 @@ def process_group(
 
 def _arguments(env: RankEnvironment, backend: str, device: torch.device, timeout: timedelta) -> dict[str, Any]:
     arguments: dict[str, Any] = {"backend": backend, "timeout": timeout, "world_size": env.world_size, "rank": env.rank}
-    if env.source == "slurm":  # srun sets none of the variables that env:// reads
-        address = f"[{env.master_addr}]" if ":" in env.master_addr else env.master_addr
-        arguments["init_method"] = f"tcp://{address}:{env.master_port}"
-    else:
-        arguments["init_method"] = "env://"
+    arguments["store"] = _join_store(env, timeout)
     if backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
         arguments["device_id"] = device  # binds the communicator to the GPU now: a wrong one fails here, not in the first step
     return arguments
+
+
+def _join_store(env: RankEnvironment, timeout: timedelta) -> dist.Store:
+    """Join the store where ranks find each other, under a prefix of this life of the job and this group of the process.
+
+    The store outlives both: after a restart by torchrun's agent, or in a script that trains twice, it still holds the addresses that the
+    ranks had before, and torch would connect to those.
+    """
+    address = f"[{env.master_addr}]" if ":" in env.master_addr else env.master_addr
+    # srun sets none of the variables that env:// reads.
+    url = f"tcp://{address}:{env.master_port}" if env.source == "slurm" else "env://"
+    store, _, _ = next(dist.rendezvous(url, env.rank, env.world_size, timeout=timeout))
+    store.set_timeout(timeout)
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"life{life}/group{next(_groups_joined)}", store)
 
 
 def _abort(backend: str) -> None:

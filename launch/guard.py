@@ -1,8 +1,8 @@
 """Checks before any worker starts: may this process start workers, and can they import what it is made of?
 
-A spawned worker first imports the script that started it. Without a main guard that import trains again. The worker then raises, and leaves a
-note for its parent, which ends with the same sentence. Both know the note's place from a secret that multiprocessing gives to its children, so
-no environment variable is touched.
+A spawned worker first imports the script that started it. Without a main guard that import trains again. The worker then raises, and leaves
+a note for its parent, which ends with the same sentence. Both know the note's place from a secret that multiprocessing gives to its
+children, so no environment variable is touched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from types import TracebackType
 from launch.errors import LaunchError, SpawnGuardError
 
 GUARD_SENTENCE = (
-    "spawn_ddp_train() was called from inside a spawned subprocess. This usually means your script calls model.train(device=...) at the top "
+    "spawn_ddp_train() was called from inside a spawned subprocess. This usually means your script calls "
+    "model.train(device=...) at the top "
     "level without a 'if __name__ == \"__main__\":' guard."
 )
 
@@ -27,8 +28,8 @@ GUARD_SENTENCE = (
 def check_main_guard() -> None:
     """Raise SpawnGuardError with the contract's sentence when a spawned process is still importing its main module.
 
-    Call it before any work that leads to spawning. It asks multiprocessing's own flag, so that workers of joblib or submitit, whose import is
-    over, may train.
+    Call it before any work that leads to spawning. It asks multiprocessing's own flag, so that workers of joblib or submitit, whose import
+    is over, may train.
     """
     process = multiprocessing.current_process()
     if not getattr(process, "_inheriting", False):
@@ -42,14 +43,16 @@ def check_startable() -> None:
     """Raise when workers can't be started from here: a daemonic process, or a script that they couldn't import."""
     if multiprocessing.current_process().daemon:
         raise LaunchError(
-            "training on several devices starts processes, which a daemonic process (a multiprocessing.Pool or DataLoader worker) may not do: "
+            "training on several devices starts processes, which a daemonic process (a multiprocessing.Pool or DataLoader "
+            "worker) may not do: "
             "call it from the main process."
         )
     path = main_path()
     if path is not None and not path.exists():
         shown = path.name if path.name.startswith("<") else str(path)
         raise SpawnGuardError(
-            f"the script was read from {'standard input' if shown == '<stdin>' else shown}, so the workers of a training on several devices can't "
+            f"the script was read from {'standard input' if shown == '<stdin>' else shown}, so the workers of a training on "
+            "several devices can't "
             "import it: save it as a .py file, with the call under 'if __name__ == \"__main__\":', and run that file."
         )
 

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGUSR1 while the parent waits for its workers.
 
-Handlers only note the signal; the waiting loop acts. A handler that the program installed itself (submitit's, say) stays in charge: whatever it
-raises ends the workers too.
+Handlers only note the signal; the waiting loop acts. A handler that the program installed itself (submitit's, say) stays in charge:
+whatever it raises ends the workers too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ EXIT_CODE_SIGTERM = 128 + int(signal.SIGTERM)
 
 
 class Interrupts:
-    """A context in which signals are noted; everything is as before afterwards. Does nothing outside the main thread, where Python allows none."""
+    """A context in which signals are noted; everything is as before afterwards.
+
+    Does nothing outside the main thread, where Python allows none.
+    """
 
     def __init__(self) -> None:
         self.received: list[int] = []
         self._previous: dict[int, Any] = {}
+        self._acted = False
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
@@ -38,16 +42,18 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
+        if not self._acted and self.count_endings():  # it came while a failure was being cleaned up, and counts for what the program does
+            next self._acted = True
+            ending = self._ending(next(number for number in self.received if number in (signal.SIGINT, signal.SIGTERM)))
+            raise ending from error
 
     def act(self, num_processes: int, started_pids: Iterable[int]) -> None:
         """Raise KeyboardInterrupt for Ctrl-C and SystemExit(143) for SIGTERM, after one line; pass SIGUSR1 on to the ranks."""
         for number in list(self.received):
-            if number == signal.SIGINT:
-                log.warning("Interrupted: ending %d processes", num_processes)
-                raise KeyboardInterrupt
-            if number == signal.SIGTERM:
-                log.warning("Terminated: ending %d processes", num_processes)
-                raise SystemExit(EXIT_CODE_SIGTERM)
+            if number in (signal.SIGINT, signal.SIGTERM):
+                log.warning("%s: ending %d processes", "Interrupted" if number == signal.SIGINT else "Terminated", num_processes)
+                self._acted = True
+                raise self._ending(number)
             self.received.remove(number)
             for pid in started_pids:
                 with contextlib.suppress(ProcessLookupError):
@@ -56,6 +62,10 @@ class Interrupts:
     def count_endings(self) -> int:
         """Return how often this process was asked to end."""
         return sum(number in (signal.SIGINT, signal.SIGTERM) for number in self.received)
+
+    @staticmethod
+    def _ending(number: int) -> BaseException:
+        return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(EXIT_CODE_SIGTERM)
 
     def _take(self, number: int, only_from: object) -> None:
         if signal.getsignal(number) is only_from or signal.getsignal(number) == only_from:
@@ -67,7 +77,9 @@ class Interrupts:
 
 @contextlib.contextmanager
 def sigint_blocked() -> Iterator[None]:
-    """Start children with SIGINT blocked, so that a terminal's Ctrl-C can't reach them before they are ready; this thread gets it afterwards."""
+    """Start children with SIGINT blocked, so that a terminal's Ctrl-C can't reach them before they are ready; this thread gets it
+    afterwards.
+    """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -1,9 +1,9 @@
 """A worker doesn't outlive its parent, nor do the loader workers below it.
 
-The parent holds the writing end of one pipe per rank. When the parent ends, however it ends, the kernel closes that end and, on Linux, kills the
-rank's process group itself: the pipe's reading end is set to send SIGKILL to the group (F_SETOWN, F_SETSIG, O_ASYNC). That needs no thread, no
-interpreter lock and no luck, so it works for a rank that sits in a collective. A thread that reads the pipe does the same elsewhere, and the
-parent-death signal is there for a parent whose writing end was inherited by somebody else.
+The parent holds the writing end of one pipe per rank. When the parent ends, however it ends, the kernel closes that end and, on Linux,
+kills the rank's process group itself: the pipe's reading end is set to send SIGKILL to the group (F_SETOWN, F_SETSIG, O_ASYNC). That needs
+no thread, no interpreter lock and no luck, so it works for a rank that sits in a collective. A thread that reads the pipe does the same
+elsewhere, and the parent-death signal is there for a parent whose writing end was inherited by somebody else.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _let_the_kernel_watch(descriptor: int) -> None:
 
     with contextlib.suppress(OSError, AttributeError):
         fcntl.fcntl(descriptor, fcntl.F_SETOWN, -os.getpgrp())
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)  # type: ignore[attr-defined]
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | fcntl.FASYNC)
     with contextlib.suppress(OSError, AttributeError):
         # After the pipe, in the order in which the kernel takes a process apart, so the group's kill comes first.

@@ -1,10 +1,10 @@
 """Where a rank's standard output and error go, at the level of file descriptors, so that C++ and NCCL messages are caught too.
 
-Ranks other than 0 write to a file. Rank 0 writes to where its parent writes: a terminal is handed on as it is (progress bars need one, and what
-it said stays on the screen); anything else gets the bytes through a pipe whose reader also keeps a copy. A child inherits the parent's
-descriptors, so the parent points its own at the files for the moment in which it starts the child; that way the very first line of a worker,
-or the traceback of a script that can't be imported, is caught too. Another thread of the parent that writes in that moment (milliseconds)
-finds its line in the rank's file.
+Ranks other than 0 write to a file. Rank 0 writes to where its parent writes: a terminal is handed on as it is (progress bars need one, and
+what it said stays on the screen); anything else gets the bytes through a pipe whose reader also keeps a copy. A child inherits the parent's
+descriptors, so the parent points its own at the files for the moment in which it starts the child; that way the very first line of a
+worker, or the traceback of a script that can't be imported, is caught too. Another thread of the parent that writes in that moment
+(milliseconds) finds its line in the rank's file.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from launch.errors import PayloadError
 from launch.guard import main_is_importable
 
 WAY_OUT = (
-    "What goes to the workers of a training on several devices must be picklable: use a class or function defined at module level, or, instead of "
+    "What goes to the workers of a training on several devices must be picklable: use a class or function defined at module "
+    "level, or, instead of "
     "a callback that records, the built-in loggers (loggers=[csv,tensorboard,wandb,mlflow])."
 )
 
@@ -31,7 +32,8 @@ def dumps(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         raise PayloadError(_complaint(function, args, error)) from error
     if pickler.from_main and not main_is_importable():
         raise PayloadError(
-            f"{pickler.from_main[0]!r} is defined in a notebook or on the command line, which workers can't import: move it into a .py file beside it "
+            f"{pickler.from_main[0]!r} is defined in a notebook or on the command line, which workers can't import: move it "
+            "into a .py file beside it "
             "and import it from there."
         )
     return buffer.getvalue()

@@ -1,7 +1,7 @@
 """A job that torchrun restarts finds its run directory again.
 
-torchrun's agent lives on while its workers are restarted. A marker file in `root` holds the directories of the job's runs, in the order in which
-they were settled (a script may train twice), so that the restarted script takes them in the same order.
+torchrun's agent lives on while its workers are restarted. A marker file in `root` holds the directories of the job's runs, in the order in
+which they were settled (a script may train twice), so that the restarted script takes them in the same order.
 
 Whose marker is it? TORCHELASTIC_RUN_ID alone can't tell: it is "none" unless somebody names one, and many commands carry the same copied
 --rdzv_id. The agent, the parent of this process, is known by host, number and start time. So a marker is this job's when its agent is our
@@ -22,7 +22,10 @@ from typing import Any
 
 
 def restart_directory(environ: Mapping[str, str], root: str | Path) -> Path | None:
-    """Return the directory that an earlier life of this torchrun job settled for this run; None for a first life. Call it on rank 0 only."""
+    """Return the directory that an earlier life of this torchrun job settled for this run; None for a first life.
+
+    Call it on rank 0 only.
+    """
     marker = _marker(environ, root)
     if marker is None or not marker.exists():
         return None
@@ -43,7 +46,10 @@ def restart_directory(environ: Mapping[str, str], root: str | Path) -> Path | No
 
 
 def remember(environ: Mapping[str, str], root: str | Path, directory: str | Path) -> None:
-    """Note the directory that this run settled; nothing outside torchrun, or where it won't restart. Call it on rank 0, once per new run."""
+    """Note the directory that this run settled; nothing outside torchrun, or where it won't restart.
+
+    Call it on rank 0, once per new run.
+    """
     marker = _marker(environ, root)
     if marker is None:
         return

@@ -1,7 +1,7 @@
 """One run directory per run: settled by rank 0, never another run's.
 
-Directories are created, not looked for: `mkdir` either makes it or says that somebody else did, so jobs that start in the same second can't get
-the same one.
+Directories are created, not looked for: `mkdir` either makes it or says that somebody else did, so jobs that start in the same second can't
+get the same one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ def settle(
 ) -> Path:
     """Return the run directory, which exists afterwards. Call it on rank 0 only and give the others its name with `share`.
 
-    resume_dir: the run that goes on; it is returned. explicit: the directory that somebody else chose (Hydra's run directory); refused when it
-    holds a run, unless `exist_ok`. Else a new `project/name`, or `name2`, `name3`, ... where those exist; with `exist_ok` `project/name` itself.
+    resume_dir: the run that goes on; it is returned. explicit: the directory that somebody else chose (Hydra's run directory); refused when
+    it holds a run, unless `exist_ok`. Else a new `project/name`, or `name2`, `name3`, ... where those exist; with `exist_ok` `project/name`
+    itself.
     """
     if resume_dir is not None:
         directory = Path(resume_dir)

@@ -44,10 +44,10 @@ def spawn_ddp_train(
     store on one that the system gave it. Rank 0 writes to this process's outputs, the others to files in a temporary directory (made in
     `log_tail_dir`, by default the system's) that is gone afterwards in every case.
 
-    Raises, before any process starts: SpawnGuardError (`guard`; a script without a main guard, or one that can't be imported) and PayloadError
-    (names what can't be pickled). Raises, after every process has ended: the first failing rank's exception itself if it is a user's mistake,
-    else RankFailedError from it; KeyboardInterrupt on Ctrl-C; SystemExit(143) on SIGTERM. Processes are asked with SIGTERM and killed
-    `grace_seconds` later, loader workers included; when this process is killed, they end by themselves.
+    Raises, before any process starts: SpawnGuardError (`guard`; a script without a main guard, or one that can't be imported) and
+    PayloadError (names what can't be pickled). Raises, after every process has ended: the first failing rank's exception itself if it is a
+    user's mistake, else RankFailedError from it; KeyboardInterrupt on Ctrl-C; SystemExit(143) on SIGTERM. Processes are asked with SIGTERM
+    and killed `grace_seconds` later, loader workers included; when this process is killed, they end by themselves.
     """
     if num_processes < 1:
         raise LaunchError(f"num_processes={num_processes} must be 1 or more.")

@@ -59,7 +59,8 @@ class Supervisor:
                         "The work is done, but %d processes did not leave within %d s: ending them", len(staying), int(LEAVING_SECONDS)
                     )
                     return
-            # A loader worker inherits its rank's sentinel and keeps it open, so the end of a rank can't be read from it alone: poll as well.
+            # A loader worker inherits its rank's sentinel and keeps it open, so the end of a rank can't be read from it alone: poll as
+            # well.
             multiprocessing.connection.wait([process.sentinel for process in staying], timeout=POLL_SECONDS)
 
     def check_interrupts(self) -> None:
@@ -70,7 +71,10 @@ class Supervisor:
         self.interrupts.act(self.job.num_processes, [pid for pid in started if pid is not None])
 
     def end(self) -> None:
-        """Leave no process behind: SIGTERM, the grace, then SIGKILL for the ranks and whatever they started. A second Ctrl-C ends the grace."""
+        """Leave no process behind: SIGTERM, the grace, then SIGKILL for the ranks and whatever they started.
+
+        A second Ctrl-C ends the grace.
+        """
         if self._ended:
             return
         for rank, process in enumerate(self.processes):

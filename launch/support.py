@@ -13,7 +13,8 @@ def require_spawn_support(family: str, supported: bool, api_call: str, num_proce
     if supported or num_processes <= 1:
         return
     raise UnsupportedFamilyError(
-        f"{api_call}(device=...) can't start {num_processes} processes for family '{family}', which has no automatic multi-GPU start: write the "
+        f"{api_call}(device=...) can't start {num_processes} processes for family '{family}', which has no automatic multi-GPU "
+        "start: write the "
         f"script that calls {api_call}() for one device and run it with torchrun --nproc_per_node={num_processes} your_script.py, "
         "or name one device."
     )

@@ -1,7 +1,7 @@
 """The inside of one worker process: become a rank, call the function, report.
 
-A report is a file in the job's directory: `rank<N>.started` when the import of the script is over, `rank<N>.done` when the function returned (rank 0's holds the result), `rank<N>.error` when it raised.
-A rank that ends with neither was killed or left by itself.
+A report is a file in the job's directory: `rank<N>.started` when the import of the script is over, `rank<N>.done` when the function
+returned (rank 0's holds the result), `rank<N>.error` when it raised. A rank that ends with neither was killed or left by itself.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Report:
-    """An exception of a rank. `pickled` is the exception itself, None where it doesn't survive the trip; `when` is on the machine's clock."""
+    """An exception of a rank.
+
+    `pickled` is the exception itself, None where it doesn't survive the trip; `when` is on the machine's clock.
+    """
 
     type_name: str
     message: str
@@ -97,7 +100,7 @@ def become_rank(rank: int, job: Job) -> None:
             "MASTER_PORT": str(job.master_port),
             # The parent holds the store, as torchrun's agent does; no rank binds a port.
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            # torch before 2.3 reads it beside the line above.
+            # Some releases of torch read it beside the line above.
             "TORCHELASTIC_RESTART_COUNT": "0",
             SPAWNED: "1",
         }
