@@ -171,7 +171,10 @@ class LibreYOLO:
         world_size = environment.world_size if environment else 1
         launch.check_divisible(recipe.batch, world_size)
         timeout = timedelta(minutes=recipe.ddp_timeout)
-        with launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=str(device)), _determinism(recipe.deterministic):
+        with (
+            launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=str(device)),
+            _determinism(recipe.deterministic),
+        ):
             seat = Seat(
                 rank=environment.rank if environment else 0,
                 world_size=world_size,
@@ -184,7 +187,9 @@ class LibreYOLO:
 
     def _train_spawned(self, job: run.Job, typed: Mapping[str, Any], placement: Any, run_dir: Path | None) -> run.Outcome:
         """Start one process per device; each rebuilds the model from a temporary file and walks the single-device path."""
-        launch.require_spawn_support(self.family.name, self.family.spawns, f'LibreYOLO("{self.family.name}{self.size}").train', placement.num_processes)
+        launch.require_spawn_support(
+            self.family.name, self.family.spawns, f'LibreYOLO("{self.family.name}{self.size}").train', placement.num_processes
+        )
         launch.check_divisible(job.recipe.batch, placement.num_processes)
         folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
         try:
@@ -215,7 +220,9 @@ class LibreYOLO:
 
     # ---------------------------------------------------------------------------------------------------------- using a model
 
-    def val(self, data: str | Path | None = None, *, split: str = "val", conf: float = 0.001, iou: float = 0.6, **arguments: Any) -> dict[str, float]:
+    def val(
+        self, data: str | Path | None = None, *, split: str = "val", conf: float = 0.001, iou: float = 0.6, **arguments: Any
+    ) -> dict[str, float]:
         """Validate this model and return its metrics by column name ("metrics/mAP50-95").
 
         data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. `arguments`: batch,
@@ -233,7 +240,9 @@ class LibreYOLO:
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
         try:
             if len(assembly.names) != self.nc:
-                raise UserError(f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared.")
+                raise UserError(
+                    f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared."
+                )
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)  # type: ignore[call-arg]
             if loader is None:
                 raise UserError(f"{values['data']} has no {split} split to validate on.")
@@ -356,5 +365,3 @@ class _determinism:
 
     def __exit__(self, *error: object) -> None:
         torch.use_deterministic_algorithms(self.before)
-
-

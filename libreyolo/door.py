@@ -73,7 +73,9 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
     if environment is None:
         return list(kept)
     if any(a in ("-m", "--multirun") for a in kept):
-        raise UserError("-m under torchrun would run the sweep once in every process: start the sweep without torchrun, device=[0,1] spawns for it.")
+        raise UserError(
+            "-m under torchrun would run the sweep once in every process: start the sweep without torchrun, device=[0,1] spawns for it."
+        )
     if environment.rank == 0:
         return list(kept)
     silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.run.dir=."]
@@ -173,13 +175,20 @@ def _train_from_config(config: dict[str, Any], overrides: Sequence[str], *, run_
     resumed = _resumed_model(config, cwd)
     if resumed is not None:
         family, size = resumed
-        values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")} | {"project": config["project"], "resume": config["resume"]}
+        values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")} | {
+            "project": config["project"],
+            "resume": config["resume"],
+        }
     weights = config.get("weights")
     model = LibreYOLO(str(weights) if weights and resumed is None else f"{family}{size}")
     if weights and chosen_model and (model.family.name, model.size) != (family, size):
-        raise UserError(f"weights={weights} is {model.family.name}{model.size}, but model={family}{size}: leave model= out, or choose the same.")
+        raise UserError(
+            f"weights={weights} is {model.family.name}{model.size}, but model={family}{size}: leave model= out, or choose the same."
+        )
     if weights and not chosen_model and (model.family.name, model.size) != (family, size):
-        raise UserError(f"weights={weights} is {model.family.name}{model.size}: say model={model.family.name}{model.size} so that its recipe is used.")
+        raise UserError(
+            f"weights={weights} is {model.family.name}{model.size}: say model={model.family.name}{model.size} so that its recipe is used."
+        )
     result = model.train(_run_dir=run_dir, _cwd=cwd, **values)
     return float(result["best_metric"] or 0.0)
 

@@ -34,7 +34,9 @@ def pictures(source: Source | Sequence[Source], cwd: Path) -> Iterator[tuple[Pat
         for path in _files(str(source), cwd):
             yield path, _decoded(path)
     else:
-        raise UserError(f"predict does not know what to do with a {type(source).__name__}: give a path, a folder, a PIL picture or an RGB array.")
+        raise UserError(
+            f"predict does not know what to do with a {type(source).__name__}: give a path, a folder, a PIL picture or an RGB array."
+        )
 
 
 def _decoded(path: Path) -> np.ndarray:
@@ -80,7 +82,9 @@ def run(net: torch.nn.Module, task: Any, source: Any, *, cwd: Path, hw: tuple[in
         yield from _predict(net, task, waiting, hw, device)
 
 
-def _predict(net: torch.nn.Module, task: Any, items: list[tuple[Path | None, np.ndarray]], hw: tuple[int, int], device: torch.device) -> Iterator[Any]:
+def _predict(
+    net: torch.nn.Module, task: Any, items: list[tuple[Path | None, np.ndarray]], hw: tuple[int, int], device: torch.device
+) -> Iterator[Any]:
     prepared = letterbox_batch([picture for _, picture in items], hw, task.spec).to(device)
     predictions = task.decode(task.forward(net, prepared), prepared)
     for (path, picture), prediction in zip(items, predictions, strict=True):

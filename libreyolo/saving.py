@@ -24,7 +24,15 @@ class Saver:
     """
 
     def __init__(
-        self, folder: Path, *, meta: WeightsMeta, config: dict[str, Any], progress: Progress, best_metric: str, save_period: int, average_best: int
+        self,
+        folder: Path,
+        *,
+        meta: WeightsMeta,
+        config: dict[str, Any],
+        progress: Progress,
+        best_metric: str,
+        save_period: int,
+        average_best: int,
     ) -> None:
         self.folder, self.meta, self.config, self.progress, self.best_metric = folder, meta, config, progress, best_metric
         self.save_period, self.average_best = save_period, average_best

@@ -51,7 +51,11 @@ class DetectionAssembly:
         """Return the task judged on `split`; `evaluation` overrides conf, iou, max_det."""
         judged = self.split(split)
         criterion = self.family.loss.build(len(self.names), **self.recipe.loss_options(), class_weights=self._class_weights())
-        settings: dict[str, Any] = {"max_det": self.recipe.max_det, "eval_max_det": self.recipe.eval_max_det, "classes": self.recipe.classes}
+        settings: dict[str, Any] = {
+            "max_det": self.recipe.max_det,
+            "eval_max_det": self.recipe.eval_max_det,
+            "classes": self.recipe.classes,
+        }
         return DetectionTask(
             criterion=criterion,
             detect=self.family.decode.detect,

@@ -58,5 +58,3 @@ class Assembly(Protocol):
 
     def close(self) -> None:
         """Give back shared memory."""
-
-

@@ -23,7 +23,9 @@ class Validation:
 
 
 @torch.no_grad()
-def validate(net: nn.Module, task: Task, loader: Loader, *, device: torch.device, amp_dtype: torch.dtype | None, with_loss: bool = False) -> Validation:
+def validate(
+    net: nn.Module, task: Task, loader: Loader, *, device: torch.device, amp_dtype: torch.dtype | None, with_loss: bool = False
+) -> Validation:
     """Evaluate `net`, which is only read: it is put into eval mode and back, and no tensor of it changes.
 
     The picture share of a rank may be empty. Half precision happens by autocast, never by casting the weights.

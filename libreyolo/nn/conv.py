@@ -25,7 +25,7 @@ class ConvBNAct(nn.Module):
 
 
 class RepConv(nn.Module):
-    """A 3x3 and a 1x1 branch, summed and then activated (RepVGG, arXiv 2101.03697, without the identity branch). Kept as two in the weights."""
+    """A 3x3 and a 1x1 branch, summed and then activated (RepVGG, arXiv 2101.03697, without its identity branch). Stored as two."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()

@@ -2,8 +2,8 @@
 
 B batch, N targets (padded), A anchors, C classes, K anchors that a target may take.
 
-The result is sparse, [B, N, K] slots instead of [B, A] rows, because a target takes at most K anchors while A is thousands: the loss gathers the
-few predictions that it needs. Nothing here depends on the number of valid targets, so nothing waits for the device.
+The result is sparse, [B, N, K] slots instead of [B, A] rows, because a target takes at most K anchors while A is thousands: the loss
+gathers the few predictions that it needs. Nothing here depends on the number of valid targets, so nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def task_aligned(
     boxes: [B, A, 4] float32 predicted xyxy; probabilities: [B, A, C] float32; centres: [A, 2]; all in the pixels of the targets.
     reach: [A] the largest distance that an anchor can predict, or None where there is no limit.
     target_boxes: [B, N, 4] xyxy; target_labels: [B, N] int64; target_valid: [B, N] bool.
-    The overlap is CIoU, at least 0. A target without any fitting anchor of positive metric takes the one with the best metric anywhere. An anchor
-    wanted by several targets goes to the one that it overlaps most, then to the first. Deterministic; N >= 1.
+    The overlap is CIoU, at least 0. A target without any fitting anchor of positive metric takes the one with the best metric anywhere. An
+    anchor wanted by several targets goes to the one that it overlaps most, then to the first. Deterministic; N >= 1.
     """
     overlap = pairwise_ciou(target_boxes, boxes).clamp_(min=0)  # [B, N, A]
     labels = target_labels.unsqueeze(1).expand(-1, boxes.shape[1], -1)
@@ -91,13 +91,13 @@ def _best_fitting(metric: Tensor, fits: Tensor, topk: int) -> tuple[Tensor, Tens
 
 
 def _wins(anchors: Tensor, overlap: Tensor, used: Tensor, num_anchors: int) -> Tensor:
-    """Return [B, N, K]: whether the slot's target has the largest overlap among the targets that took its anchor, the first one of equals."""
+    """Return [B, N, K]: whether the slot's target has the largest overlap among those that took its anchor, the first one of equals."""
     batch, num_targets, num_slots = anchors.shape
     flat = anchors.reshape(batch, -1)
     overlap = overlap.masked_fill(~used, -1).reshape(batch, -1)
     best = overlap.new_full((batch, num_anchors), -1).scatter_reduce(1, flat, overlap, "amax")
     largest = overlap == best.gather(1, flat)
-    rank = torch.arange(num_targets, device=anchors.device).repeat_interleave(num_slots).expand(batch, -1)
+    rank = torch.arange(num_targets, device=anchors.device).unsqueeze(1).expand(batch, num_targets, num_slots).reshape(batch, -1)
     rank = rank.masked_fill(~largest, num_targets)
     first = rank.new_full((batch, num_anchors), num_targets).scatter_reduce(1, flat, rank, "amin")
     return (largest & (rank == first.gather(1, flat))).reshape(batch, num_targets, num_slots)

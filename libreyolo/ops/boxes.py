@@ -1,6 +1,6 @@
 """Box formats and the grid that dense heads predict on. Every box is a last dimension of 4; leading dimensions are free.
 
-A anchors (grid cells of all levels, level by level, each row-major). xyxy is (x1, y1, x2, y2), cxcywh is (centre x, centre y, width, height).
+A anchors (grid cells of all levels, level by level, each row-major). xyxy is (x1, y1, x2, y2), cxcywh is (centre x, y, width, height).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def clip_boxes(boxes: Tensor, height: float, width: float) -> Tensor:
 
 
 def clip_boxes_to(boxes: Tensor, regions: Tensor) -> Tensor:
-    """Return xyxy boxes [B, N, 4] clipped to one xyxy region per picture, [B, 4]; a box wholly outside becomes one of no area on the border."""
+    """Return xyxy boxes [B, N, 4] clipped to one xyxy region per picture, [B, 4]; a box wholly outside becomes one of no area."""
     low = regions[:, None, :2].repeat(1, 1, 2)
     high = regions[:, None, 2:].repeat(1, 1, 2)
     return boxes.clamp(min=low, max=high)

@@ -4,8 +4,8 @@ IoU   = |A and B| / |A or B|
 GIoU  = IoU - |C minus (A or B)| / |C|, C the smallest box around both; eq. of algorithm 1 in arXiv 1902.09630
 CIoU  = IoU - rho^2 / c^2 - alpha v; eqs. 6 to 11 of arXiv 1911.08287 (rho: distance of the centres, c: diagonal of C, v: aspect ratios)
 
-Degenerate boxes (width or height 0 or negative) have area 0; `EPS` keeps every ratio and every gradient finite, so two boxes without area have
-IoU 0. Compute in float32: the functions keep the dtype they are given.
+Degenerate boxes (width or height 0 or negative) have area 0; `EPS` keeps every ratio and every gradient finite, so two boxes without area
+have IoU 0. Compute in float32: the functions keep the dtype they are given.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def giou(a: Tensor, b: Tensor) -> Tensor:
 def ciou(a: Tensor, b: Tensor) -> Tensor:
     """Return the aligned complete IoU of predictions `a` with targets `b`, at most 1, usually above -1.
 
-    The weight alpha of the aspect-ratio term is a constant for the gradient, as the paper's section on CIoU loss intends (it balances, it is not
-    to be optimised).
+    The weight alpha of the aspect-ratio term is a constant for the gradient, as the paper's section on CIoU loss intends (it balances, it
+    is not to be optimised).
     """
     inter, union = _intersection_union(a, b)
     overlap = inter / (union + EPS)

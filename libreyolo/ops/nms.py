@@ -51,7 +51,8 @@ def select_candidates(
 
 
 def class_wise_nms(candidates: Candidates, *, iou: float, max_det: int) -> Candidates:
-    """Return what is left, best first and at most `max_det`, after dropping boxes that overlap a better one of their class by more than `iou`.
+    """Return what is left, best first and at most `max_det`, after dropping boxes that overlap a better one of their class by more
+    than `iou`.
 
     In float64, because torchvision tells classes apart by shifting their boxes: in float32 the shift costs up to 0.01 px.
     """

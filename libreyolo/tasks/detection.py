@@ -73,8 +73,7 @@ class DetectionTask:
         content = content_of(batch).to(batch.images.device, non_blocking=True)
         found = self.detect(output, conf=self.conf, iou=self.iou, max_det=self.max_det, classes=self.classes, content=content)
         return [
-            _to_original(boxes, scores, labels, batch.to_input[i], batch.original_hw[i])
-            for i, (boxes, scores, labels) in enumerate(found)
+            _to_original(boxes, scores, labels, batch.to_input[i], batch.original_hw[i]) for i, (boxes, scores, labels) in enumerate(found)
         ]
 
     def metric(self) -> DetectionMetric:

@@ -40,7 +40,10 @@ def test_names_and_shapes_are_those_of_the_published_weights(size: str) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_infer_reads_the_arguments_of_build_from_shapes(size: str) -> None:
     with torch.device("meta"):
-        state = {name: torch.empty([int(side) for side in shape.split("x") if side != "scalar"]) for name, shape in compare.recorded_keys(f"yolo9-{size}")}
+        state = {
+            name: torch.empty([int(side) for side in shape.split("x") if side != "scalar"])
+            for name, shape in compare.recorded_keys(f"yolo9-{size}")
+        }
     assert infer(state) == {"size": size, "nc": 80, "tower_classes": None, "aux": True}
 
 
@@ -85,7 +88,10 @@ def test_training_gives_the_recorded_losses_and_gradients(size: str, run: str) -
     terms = YOLO9Loss(80).terms(net(batch.images), batch)
     assert set(terms) == {"box", "cls", "dfl"} | (set() if run == "loss" else {"aux_box", "aux_cls", "aux_dfl"})
     for name, recorded in RECORD[size][run].items():
-        value = sum((terms[key].total * terms[key].scale(terms[key].stats.double()) for key in (name, f"aux_{name}") if key in terms), torch.zeros(()))
+        value = sum(
+            (terms[key].total * terms[key].scale(terms[key].stats.double()) for key in (name, f"aux_{name}") if key in terms),
+            torch.zeros(()),
+        )
         assert float(value.detach()) == pytest.approx(recorded["value"], rel=1e-6)
         norms = compare.gradient_norms(value, dict(net.named_parameters()))
         compare.assert_same_numbers(norms, recorded["gradient_norms"], tolerance=1e-6, what=f"{size} {run} {name}")

@@ -27,7 +27,7 @@ def anchors_of(maps: Sequence[Tensor], strides: Sequence[int] = STRIDES) -> tupl
 
 
 def expected_boxes(side_logits: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return xyxy boxes [B, A, 4] in pixels: each side is the mean of its distribution over the bins (arXiv 2006.04388, eq. 4), in strides."""
+    """Return xyxy boxes [B, A, 4] in pixels: a side's distance is the mean of its distribution over the bins (arXiv 2006.04388, eq. 4)."""
     # A sum of products and no matmul, which autocast would do in half precision.
     bins = torch.arange(REG_MAX, device=side_logits.device, dtype=side_logits.dtype)
     distances = (side_logits.softmax(dim=-1) * bins).sum(dim=-1)
@@ -58,8 +58,8 @@ def detect(
 
     Every class with a probability above `conf` is a candidate of its own (or only an anchor's best class, if not `multi_label`); boxes that
     overlap a better one of their class by more than `iou` are dropped. `classes` keeps these labels only.
-    content: [B, 4], the part of each input that holds the picture (xyxy in input pixels). Boxes are clipped to it before they are compared, as the
-        published predictions are: two boxes that differ only outside the picture are one.
+    content: [B, 4], the part of each input that holds the picture (xyxy in input pixels). Boxes are clipped to it before they are compared,
+        as the published predictions are: two boxes that differ only outside the picture are one.
     """
     boxes_BA4, scores_BAC = decode(output)
     if content is not None:

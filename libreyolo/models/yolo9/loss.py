@@ -1,6 +1,6 @@
 """The loss of yolo9: complete IoU, distribution focal and class cross-entropy over task-aligned targets (arXiv 2402.13616, as published).
 
-B batch, N targets, A anchors, C classes, K slots per target, P = N * K slots per picture. All in float32 (or what is wider), also under autocast.
+B batch, N targets, A anchors, C classes, K slots per target, P = N * K slots per picture. Always in float32 or wider.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from libreyolo.ops.assign import task_aligned
 from libreyolo.ops.boxes import xyxy_to_distances
 from libreyolo.ops.iou import ciou
 
-# The largest distance, in strides, that lies between two bins of the distribution: 15, less a margin that keeps the upper bin's index at 15.
+# The largest distance, in strides, that lies between two bins of the distribution: 15, less a margin that
+# keeps the index of the upper bin at 15.
 REACH = REG_MAX - 1 - 0.01
 
 
 class YOLO9Loss:
     """The terms of a batch: sums over this rank's pictures, to be divided by the soft targets of all ranks, at least 1.
 
-    nc: number of classes. aux_weight: factor of the PGI branch's terms; 0 leaves the branch out. The gains are factors of the three terms.
+    nc: number of classes. The gains are factors of the three terms.
+    aux_weight: factor of the PGI branch's terms. 0 leaves them out, and the network should then be built without the branch.
     strides: of the raw maps.
     """
 
@@ -60,14 +62,14 @@ class YOLO9Loss:
         return {}
 
     def terms(self, output: YOLO9Output, batch: DetectionBatch) -> dict[str, Term]:
-        """Return the terms "box", "cls" and "dfl" and, where the output has a PGI branch, "aux_box", "aux_cls" and "aux_dfl".
+        """Return the terms "box", "cls" and "dfl" and, where the output has a PGI branch that counts, "aux_box", "aux_cls" and "aux_dfl".
 
-        The two branches assign on their own and so have a normaliser each, "targets" and "aux_targets": the soft targets of a branch, which depend
-        on the network's output. A batch without any object gives zero "box" and "dfl" and the background part of "cls"; every parameter still gets
-        a gradient. A picture of weight 0 adds nothing to any sum.
+        The two branches assign on their own and so have a normaliser each, "targets" and "aux_targets": the soft targets of a branch, which
+        depend on the network's output. A batch without any object gives zero "box" and "dfl" and the background part of "cls"; every
+        parameter still gets a gradient. A picture of weight 0 adds nothing to any sum.
         """
         terms = self._branch(output.main, batch, prefix="", weight=1.0)
-        if output.aux is not None:
+        if output.aux is not None and self.aux_weight != 0:
             terms |= self._branch(output.aux, batch, prefix="aux_", weight=self.aux_weight)
         return terms
 
@@ -101,8 +103,8 @@ def branch_sums(
     count = soft_BP.sum()
 
     num_slots = found.anchors.shape[2]
-    target_boxes = batch.boxes.repeat_interleave(num_slots, dim=1)
-    target_labels = batch.labels.repeat_interleave(num_slots, dim=1)
+    target_boxes = batch.boxes.unsqueeze(2).expand(-1, -1, num_slots, -1).flatten(1, 2)
+    target_labels = batch.labels.unsqueeze(2).expand(-1, -1, num_slots).flatten(1)
     target_sides = xyxy_to_distances(centres[anchors_BP], target_boxes) / steps[anchors_BP]
     picked_boxes = boxes.gather(1, anchors_BP.unsqueeze(-1).expand(-1, -1, 4))
     picked_sides = side_logits.gather(1, anchors_BP[..., None, None].expand(-1, -1, 4, REG_MAX))
@@ -117,7 +119,8 @@ def branch_sums(
 def distribution_focal(side_logits: Tensor, target_sides: Tensor) -> Tensor:
     """Return the distribution focal loss [...] of logits [..., 4, 16] for distances [..., 4] in strides, mean of the four sides.
 
-    Cross-entropy with the two bins next to the target, weighted by nearness: eq. 6 of arXiv 2006.04388. Targets are clamped into [0, REACH].
+    Cross-entropy with the two bins next to the target, weighted by nearness: eq. 6 of arXiv 2006.04388. Targets are clamped
+    into [0, REACH].
     """
     target = target_sides.clamp(0, REACH)
     lower = target.floor()

@@ -1,7 +1,7 @@
 """The YOLOv9 detector (arXiv 2402.13616): GELAN backbone and neck, a head per stride, and the training-only PGI branch.
 
-B batch, C classes, h w cells of a level. A raw map is [B, 64 + C, h, w]: 4 x 16 logits of the distances to the left, top, right and bottom side
-(in strides, bins 0 to 15), then C class logits. Parameter names and shapes are those of the published weights: they are a file format.
+B batch, C classes, h w cells of a level. A raw map is [B, 64 + C, h, w]: 4 x 16 logits of the distances to the left, top, right and bottom
+side (in strides, bins 0 to 15), then C class logits. Parameter names and shapes are those of the published weights: they are a file format.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def build(size: str, nc: int, *, tower_classes: int | None = None, aux: bool = F
     """Return a freshly initialised network.
 
     size: "t", "s", "m" or "c". nc: number of classes, at least 1. aux: with the PGI branch.
-    tower_classes: the class count that fixes the width of the class towers where it differs from `nc`: a fine-tune keeps the towers of the weights
-        it began with.
+    tower_classes: the class count that fixes the width of the class towers where it differs from `nc`: a fine-tune keeps the towers of the
+        weights it began with.
     """
     if size not in WIDTHS:
         raise UserError(f"yolo9 has no size {size!r}; use one of {', '.join(SIZES)}.")
@@ -56,7 +56,8 @@ def accepts(state: Mapping[str, Tensor]) -> bool:
 
 
 def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the arguments of `build` that make a network for exactly these tensors: size, nc, tower_classes (None where nc says it) and aux.
+    """Return the arguments of `build` that make a network for exactly these tensors: size, nc, tower_classes (None where nc
+    says it) and aux.
 
     Reads names and shapes alone. Raises UserError naming the first tensor that is missing, of another shape, or not part of the network.
     """
@@ -65,7 +66,9 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     stem = _shape(state, "backbone.conv0.conv.weight")[0], _shape(state, "backbone.elan1.cv4.conv.weight")[0]
     sizes = [size for size, w in WIDTHS.items() if (w.stem[0], w.stage1) == stem]
     if not sizes:
-        raise UserError(f"These weights are not yolo9: no size has {stem[0]} channels in backbone.conv0 and {stem[1]} after backbone.elan1.")
+        raise UserError(
+            f"These weights are not yolo9: no size has {stem[0]} channels in backbone.conv0 and {stem[1]} after backbone.elan1."
+        )
     tower_classes = None if tower == tower_width(sizes[0], nc) else tower
     aux = any(name.startswith("aux") for name in state)
     _compare(state, build_on_meta(sizes[0], nc, tower_classes, aux).state_dict())
@@ -86,14 +89,15 @@ def build_on_meta(size: str, nc: int, tower_classes: int | None, aux: bool) -> Y
 def class_prior(nc: int, stride: int) -> float:
     """Return the logit that a fresh class bias starts from: log(5 / nc / (640 / stride)^2).
 
-    It says that a 640-pixel picture has about 5 objects, spread evenly over the classes and the (640 / stride)^2 cells of a level, so the first
-    steps are not spent on learning that nearly everything is background (RetinaNet's prior, arXiv 1708.02002, section 3.3, per level).
+    It says that a 640-pixel picture has about 5 objects, spread evenly over the classes and the (640 / stride)^2 cells of a level, so the
+    first steps are not spent on learning that nearly everything is background (RetinaNet's prior, arXiv 1708.02002,
+    section 3.3, per level).
     """
     return math.log(5 / nc / (640 / stride) ** 2)
 
 
 class Head(nn.Module):
-    """Per level a box tower (cv2, in 4 groups, one per side) and a class tower (cv3). Box biases start at 1, class biases at `class_prior`."""
+    """Per level a box tower (cv2, in 4 groups, one per side) and a class tower (cv3). Biases start at 1 and at `class_prior`."""
 
     def __init__(self, channels: Iterable[int], nc: int, tower: int) -> None:
         super().__init__()
@@ -113,8 +117,8 @@ class Head(nn.Module):
         )
         for stride, box_tower, class_tower in zip(STRIDES, self.cv2, self.cv3, strict=True):
             # A constant adds nothing to a softmax: 1 is the value of the published recipe, and the tower's weights decide.
-            nn.init.constant_(box_tower[-1].bias, 1.0)  # type: ignore[index, arg-type]
-            nn.init.constant_(class_tower[-1].bias, class_prior(nc, stride))  # type: ignore[index, arg-type]
+            nn.init.constant_(box_tower[-1].bias, 1.0)  # type: ignore[index]
+            nn.init.constant_(class_tower[-1].bias, class_prior(nc, stride))  # type: ignore[index]
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         return [torch.cat((box(x), cls(x)), dim=1) for x, box, cls in zip(features, self.cv2, self.cv3, strict=True)]

@@ -1,4 +1,4 @@
-"""Measure a network and hold it against recorded numbers; the same for every family, and without our own package for the recorders' sake."""
+"""Measure a network and hold it against recorded numbers; the same for every family, and usable by recorders, where our package is not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def keys_of(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def take_batch_statistics(model: nn.Module, images: Tensor) -> None:
-    """Set every BatchNorm's running statistics to those of this batch, in one pass in which nothing else trains; leaves the model in eval."""
+    """Set every BatchNorm's running statistics to those of this batch, in one pass, and leave the model in eval."""
     norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
     momenta = [norm.momentum for norm in norms]
     model.eval()

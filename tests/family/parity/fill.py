@@ -28,7 +28,8 @@ TARGETS = [
     [(41, 0.25, 0.20, 0.80, 0.75)],
 ]
 
-# A whole picture, a box whose sides run through cell centres (4 px), two that hold no centre, two equal ones and one nearly so; an empty picture.
+# A whole picture, a box whose sides run through cell centres (4 px), two that hold no centre, two equal ones and one nearly so; an empty
+# picture.
 CROWDED = [
     [
         (5, 0.0, 0.0, 1.0, 1.0),

@@ -1,6 +1,6 @@
 """Record data/yolo9.json from the published package. Run it as a script where that package, not ours, is installed:
 
-    pip install libreyolo==1.6.0 && python tests/family/parity/record_yolo9.py tests/family/parity/data/yolo9.json
+pip install libreyolo==1.6.0 && python tests/family/parity/record_yolo9.py tests/family/parity/data/yolo9.json
 """
 
 from __future__ import annotations
