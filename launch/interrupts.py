@@ -42,8 +42,9 @@ class Interrupts:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
-        if not self._acted and self.count_endings():  # it came while a failure was being cleaned up, and counts for what the program does
-            next self._acted = True
+        if not self._acted and self.count_endings():
+            # It came while a failure was being cleaned up, and counts for whatever the program does next.
+            self._acted = True
             ending = self._ending(next(number for number in self.received if number in (signal.SIGINT, signal.SIGTERM)))
             raise ending from error
 

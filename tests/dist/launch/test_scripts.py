@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 
 import psutil
+import pytest
 
 from launch.guard import GUARD_SENTENCE
 from tests.dist.launch.conftest import until
+
+pytestmark = pytest.mark.slow
 
 UNGUARDED = """
 from launch import spawn_ddp_train

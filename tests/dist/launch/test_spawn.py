@@ -76,6 +76,7 @@ def test_a_user_s_mistake_is_raised_as_itself(temporary):
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "cause"), [("sigkill", "was killed by signal 9 (SIGKILL)"), ("exit", "ended with exit code 3 before its work was done")]
 )
