@@ -5,7 +5,7 @@ B batch, N targets, A anchors, C classes, K slots per target, P = N * K slots pe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,7 @@ class YOLO9Loss:
     """The terms of a batch: sums over this rank's pictures, to be divided by the soft targets of all ranks, at least 1.
 
     nc: number of classes. The gains are factors of the three terms.
+    class_weights: [C] factors of the classes in the "cls" term, None for 1; the normaliser stays the plain sum of soft targets.
     aux_weight: factor of the PGI branch's terms. 0 leaves them out, and the network should then be built without the branch.
     strides: of the raw maps.
     """
@@ -40,19 +41,25 @@ class YOLO9Loss:
         box_gain: float = 7.5,
         dfl_gain: float = 1.5,
         cls_gain: float = 0.5,
+        class_weights: Tensor | None = None,
         strides: Sequence[int] = STRIDES,
     ) -> None:
         self.nc = nc
         self.aux_weight = aux_weight
         self.gains = {"box": box_gain, "cls": cls_gain, "dfl": dfl_gain}
+        self.class_weights = class_weights
         self.strides = tuple(strides)
 
-    def inputs(self, batch: DetectionBatch) -> tuple[Tensor]:
-        """Return the arguments of the network's forward."""
+    def inputs(self, batch: DetectionBatch, facts: Mapping[str, int]) -> tuple[Tensor]:
+        """Return the arguments of the network's forward; `facts` are those of all ranks."""
         return (batch.images,)
 
     def facts(self, batch: DetectionBatch) -> dict[str, int]:
         """Return the numbers that ranks agree on (by maximum) before the forward: none here."""
+        return {}
+
+    def target_stats(self, batch: DetectionBatch) -> dict[str, Tensor]:
+        """Return the normalisers that targets alone decide: none here, soft targets follow the network's output."""
         return {}
 
     def terms(self, output: YOLO9Output, batch: DetectionBatch) -> dict[str, Term]:
@@ -69,13 +76,16 @@ class YOLO9Loss:
 
     def _branch(self, maps: list[Tensor], batch: DetectionBatch, *, prefix: str, weight: float) -> dict[str, Term]:
         with torch.autocast(maps[0].device.type, enabled=False):
-            sums, count = branch_sums(maps, batch, self.strides)
+            sums, count = branch_sums(maps, batch, self.strides, self.class_weights)
         return {
-            prefix + name: per_count(weight * gain * sums[name], count, normaliser=f"{prefix}targets") for name, gain in self.gains.items()
+            prefix + name: per_count(weight * gain * sums[name], count, normaliser=f"{prefix}targets", report=name)
+            for name, gain in self.gains.items()
         }
 
 
-def branch_sums(maps: list[Tensor], batch: DetectionBatch, strides: Sequence[int] = STRIDES) -> tuple[dict[str, Tensor], Tensor]:
+def branch_sums(
+    maps: list[Tensor], batch: DetectionBatch, strides: Sequence[int] = STRIDES, class_weights: Tensor | None = None
+) -> tuple[dict[str, Tensor], Tensor]:
     """Return the unweighted sums "box", "cls", "dfl" of one branch (0-dim, differentiable) and its sum of soft targets (0-dim)."""
     side_logits, class_logits = flatten(maps)
     centres, steps = anchors_of(maps, strides)
@@ -102,7 +112,7 @@ def branch_sums(maps: list[Tensor], batch: DetectionBatch, strides: Sequence[int
     sums = {
         "box": (soft_BP * (1 - ciou(picked_boxes, target_boxes))).sum(),
         "dfl": (soft_BP * distribution_focal(picked_sides, target_sides)).sum(),
-        "cls": _class_sum(class_logits, anchors_BP, target_labels, soft_BP, batch.weight),
+        "cls": _class_sum(class_logits, anchors_BP, target_labels, soft_BP, batch.weight, class_weights),
     }
     return sums, count
 
@@ -121,12 +131,21 @@ def distribution_focal(side_logits: Tensor, target_sides: Tensor) -> Tensor:
     return -(log_p.gather(-1, index) * (1 - share) + log_p.gather(-1, index + 1) * share).squeeze(-1).mean(dim=-1)
 
 
-def _class_sum(class_logits: Tensor, anchors_BP: Tensor, labels_BP: Tensor, soft_BP: Tensor, weight_B: Tensor) -> Tensor:
+def _class_sum(
+    class_logits: Tensor, anchors_BP: Tensor, labels_BP: Tensor, soft_BP: Tensor, weight_B: Tensor, class_weights: Tensor | None
+) -> Tensor:
     """Return the binary cross-entropy with the soft targets, summed over anchors, classes and pictures of weight 1.
 
     BCE(x, t) = softplus(x) - t x, and t is 0 but for one class of a few anchors, so no [B, A, C] target is made.
     """
-    background = F.softplus(class_logits).sum(dim=(1, 2))
+    background_BC = F.softplus(class_logits).sum(dim=1)
+    if class_weights is not None:
+        class_weights = class_weights.to(class_logits)
+        background_BC = background_BC * class_weights
+        soft_BP = soft_BP * class_weights[labels_BP]
     logits_BCA = class_logits.transpose(1, 2)  # how `flatten` stores them, so the next line copies nothing
     picked = logits_BCA.flatten(1).gather(1, labels_BP * class_logits.shape[1] + anchors_BP)
-    return (weight_B * background).sum() - (soft_BP * picked).sum()
+    return (weight_B * background_BC.sum(dim=1)).sum() - (soft_BP * picked).sum()
+
+
+build = YOLO9Loss

@@ -1,0 +1,212 @@
+"""data.yaml -> names and where the pictures are said to be.
+
+Rules:
+
+- `data` is a yaml file, such a file's name without .yaml, a folder that holds data.yaml or dataset.yaml, or the built-in name "shapes"; a
+  relative one is looked for in the launch directory, and the user's own files come before the built-in name.
+- `path` is the root of the set: absent, empty or `~` alone (YAML's null) means the yaml's folder; a relative one is relative to the yaml's
+  folder; "~/sets" is the home folder.
+- `train`, `val`, `test`: a folder, a .txt list, a picture, a glob, or a list of those. `valid` is read as `val` where `val` is not given.
+- A relative source is looked for below `path`, then below the yaml's folder; `../x` also as `x` below the yaml's folder, because a well
+  known exporter writes it so. Backslashes are read as slashes.
+- `names` is a list or a mapping from class id to name; a hole in a mapping becomes class_i with a warning. `nc` may be left out.
+- Every scalar is text as written: a class called `no` or `on` is no boolean, and one called `007` keeps its zeros.
+- Keys that are not listed here mean nothing. Nothing is ever downloaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from libreyolo.data.shapes import built_in_shapes
+from libreyolo.errors import UserError, nearest
+
+logger = logging.getLogger(__name__)
+
+BUILT_IN: Mapping[str, Callable[[], Path]] = {"shapes": built_in_shapes}
+SPLITS = ("train", "val", "test")
+_FILE_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+
+
+@dataclass(frozen=True)
+class DatasetYaml:
+    """A data.yaml, read and checked; no picture has been looked for yet.
+
+    path: the absolute file. root: the absolute folder its sources are relative to. names: every id 0..nc-1.
+    sources: split -> what the yaml says, one entry or more; () for a split that is absent or null.
+    has_download: the yaml has a `download` key, which is not followed.
+    """
+
+    path: Path
+    root: Path
+    names: dict[int, str]
+    sources: dict[str, tuple[str, ...]]
+    has_download: bool
+
+    @property
+    def nc(self) -> int:
+        return len(self.names)
+
+
+def absolute(path: str | Path, base: Path) -> Path:
+    """Return `path` (with ~ expanded) below `base` if it is relative, `..` taken out of the text and links left as they are."""
+    return Path(os.path.abspath(base / Path(path).expanduser()))  # noqa: PTH100 - resolve() would follow links and lose an `images` folder
+
+
+def find_yaml(data: str | Path, cwd: Path) -> Path:
+    """Return the absolute path of the data.yaml that `data` means; see the rules above. Raises UserError with every place tried."""
+    if not isinstance(data, (str, Path)) or not str(data).strip():
+        raise UserError(f"data={data!r} is no data set: give the path of a data.yaml, a folder that holds one, or the name 'shapes'.")
+    place = absolute(data, cwd)
+    tried = [place, *(place.with_name(place.name + suffix) for suffix in (".yaml", ".yml"))]
+    if place.is_dir():
+        tried = [*tried[1:], *(place / name for name in _FILE_NAMES)]
+    for candidate in tried:
+        if candidate.is_file():
+            return candidate
+    if str(data) in BUILT_IN:
+        return BUILT_IN[str(data)]()
+    places = ", ".join(str(candidate) for candidate in tried)
+    raise UserError(f"data={str(data)!r} was not found (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
+
+
+def read_yaml(path: Path) -> DatasetYaml:
+    """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules."""
+    content = _mapping(path)
+    folder = path.parent
+    root_text = content.get("path") or "."
+    if not isinstance(root_text, str):
+        raise UserError(f"{path}: path must be one folder, not {root_text!r}.")
+    sources = {split: _sources(path, content, split) for split in SPLITS}
+    if not sources["val"]:
+        sources["val"] = _sources(path, content, "valid")
+    if not sources["train"]:
+        raise UserError(f"{path}: there is no train: key with the training pictures; add it{_misspelt('train', content)}.")
+    return DatasetYaml(path, absolute(_slashes(root_text), folder), _names(path, content), sources, has_download="download" in content)
+
+
+def candidates(source: str, description: DatasetYaml) -> list[Path]:
+    """Return the absolute places where a source of the yaml may be, in the order they are tried."""
+    text = _slashes(source)
+    folder = description.path.parent
+    places = [absolute(text, description.root), absolute(text, folder)]
+    if text.startswith("../"):
+        places.append(absolute(text[3:], folder))
+    return list(dict.fromkeys(places))
+
+
+class _TextLoader(yaml.SafeLoader):
+    """Scalars stay text, null apart; a repeated key is an error instead of a silent overwrite."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands there twice", key.start_mark)
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
+
+_TextLoader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}).") from error
+    try:
+        content = yaml.load(raw.decode("utf-8-sig"), _TextLoader)  # a SafeLoader with fewer types
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}:{line}: the file is not UTF-8 text; save it as UTF-8.") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        problem = " ".join(str(error.problem or error.context).split())
+        hint = "; indent with spaces, not tabs" if "\\t" in problem else ""
+        raise UserError(f"{path}:{line}: this is not valid YAML: {problem}{hint}.") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}:1: this is not valid YAML: {' '.join(str(error).split())}.") from error
+    if content is None:
+        raise UserError(f"{path}:1: the file is empty; it must name train: and names: at least.")
+    if not isinstance(content, dict):
+        raise UserError(f"{path}:1: a data set description is a mapping (train: ..., names: ...), not a {type(content).__name__}.")
+    return content
+
+
+def _sources(path: Path, content: dict[str, Any], split: str) -> tuple[str, ...]:
+    value = content.get(split)
+    entries = value if isinstance(value, list) else [value]
+    for entry in entries:
+        if entry is not None and not isinstance(entry, str):
+            raise UserError(f"{path}: {split}: takes a folder, a .txt list, a glob, or a list of those, not {entry!r}.")
+    return tuple(entry for entry in entries if entry)
+
+
+def _names(path: Path, content: dict[str, Any]) -> dict[int, str]:
+    names, nc = content.get("names"), None
+    if content.get("nc") is not None:
+        nc = _integer(path, "nc", content["nc"])
+        if nc < 1:
+            raise UserError(f"{path}: nc={nc}, but a detector needs at least one class.")
+    if names is None and nc is None:
+        raise UserError(f"{path}: there is no names: key with the names of the classes; add it{_misspelt('names', content)}.")
+    if isinstance(names, list):
+        known = {index: name for index, name in enumerate(names) if name is not None}
+        length = len(names)
+    elif isinstance(names, dict):
+        known = {_integer(path, "a key of names", key): name for key, name in names.items()}
+        length = max(known, default=-1) + 1
+    elif names is None:
+        known, length = {}, nc or 0
+    else:
+        raise UserError(f"{path}: names must be a list or a mapping from class id to name, not {names!r}.")
+    outside = [key for key in known if key < 0 or (nc is not None and key >= nc)]
+    if outside:
+        raise UserError(
+            f"{path}: names has the class id {outside[0]}, outside 0..{(nc if nc is not None else length) - 1}; correct it or nc."
+        )
+    if length == 0:
+        raise UserError(f"{path}: names is empty; name at least one class.")
+    if nc is not None and nc != length:
+        raise UserError(f"{path}: nc={nc} but names holds {length} classes; make them agree or remove nc.")
+    for key, name in known.items():
+        if isinstance(name, (list, dict)):
+            raise UserError(f"{path}: the name of class {key} must be a text, not {name!r}.")
+    return _filled(path, {key: str(name) for key, name in known.items() if name is not None}, length)
+
+
+def _filled(path: Path, known: dict[int, str], nc: int) -> dict[int, str]:
+    missing = [key for key in range(nc) if key not in known]
+    if missing:
+        listed = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        logger.warning("%s: names has no entry for class id %s; using class_%d and so on.", path, listed, missing[0])
+    return {key: known.get(key, f"class_{key}") for key in range(nc)}
+
+
+def _misspelt(key: str, content: dict[str, Any]) -> str:
+    found = get_close_matches(key, [str(other) for other in content], n=1, cutoff=0.6)
+    return f" (is {found[0]!r} a misspelling of it?)" if found else ""
+
+
+def _integer(path: Path, what: str, value: Any) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise UserError(f"{path}: {what} must be an integer, not {value!r}.") from None
+
+
+def _slashes(text: str) -> str:
+    return text.replace("\\", "/")

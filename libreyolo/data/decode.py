@@ -1,0 +1,161 @@
+"""Picture files -> uint8 RGB arrays. h height, w width, after EXIF rotation.
+
+What is read, and how:
+
+- JPEG (also MPO), PNG, BMP, WebP, TIFF and GIF (first frame), told by content: a PNG named .jpg is fine.
+- EXIF orientation is applied (for PNG: where the chunk stands before the pixels, as it must be known without decoding).
+- Transparent pixels show grey 114, the letterbox's padding: what lies hidden under alpha 0 is arbitrary and must not be learnt.
+- 16-bit grey is scaled to 8 bit by its full range (65535 -> 255); 1-bit, grey, palette, CMYK and YCbCr become RGB; float pictures are
+  refused.
+- Shrinking is bilinear with antialiasing. A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
+# Pillow knows more, among them formats that start other programs (EPS); what a data set needs is these.
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
+_GREY = (114, 114, 114, 255)
+_ORIENTATION_TAG = 0x0112
+_TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class PictureError(ValueError):
+    """A file that is no usable picture; the text is the reason, without the file's name."""
+
+
+def fit_size(hw: tuple[int, int], max_hw: tuple[int, int] | None) -> tuple[int, int]:
+    """Return (h, w) shrunk with its aspect kept so that neither side exceeds `max_hw`; unchanged where it fits already."""
+    h, w = hw
+    if max_hw is None or (h <= max_hw[0] and w <= max_hw[1]):
+        return h, w
+    ratio = min(max_hw[0] / h, max_hw[1] / w)
+    return max(1, min(max_hw[0], round(h * ratio))), max(1, min(max_hw[1], round(w * ratio)))
+
+
+def probe_picture(path: str | Path) -> tuple[int, int]:
+    """Return (h, w) after EXIF rotation. Raises PictureError for a file that is empty, no picture, or cut off.
+
+    Whole JPEG, PNG and WebP files are told by header and tail; where the tail is not as it should be, and for the other formats, the
+    picture is decoded to find out.
+    """
+    try:
+        if Path(path).stat().st_size == 0:
+            raise PictureError("the file is empty")
+        with _open(path) as image:
+            if _has_whole_tail(path, image.format):
+                w, h = image.size
+                return (w, h) if _orientation(image) >= 5 else (h, w)
+    except PictureError:
+        raise
+    except Exception as error:  # on garbage, Pillow's readers raise anything from SyntaxError to struct.error
+        raise PictureError(_reason(error)) from error
+    h, w, _ = decode_picture(path).shape
+    return h, w
+
+
+def decode_picture(path: str | Path, target_hw: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """Return uint8 RGB [h, w, 3], upright; resized to `target_hw`, which `fit_size` gave for this picture, where it is given.
+
+    Raises PictureError, with the reason, when the file can't be decoded to its end.
+    """
+    try:
+        with _open(path) as image:
+            return _decoded(image, target_hw)
+    except PictureError:
+        raise
+    except Exception as error:  # see probe_picture
+        raise PictureError(_reason(error)) from error
+
+
+def picture_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Return a picture that is already open as uint8 RGB [h, w, 3], upright, by the rules above. Raises PictureError."""
+    try:
+        return np.array(_to_rgb(ImageOps.exif_transpose(image)))
+    except PictureError:
+        raise
+    except Exception as error:  # see probe_picture
+        raise PictureError(_reason(error)) from error
+
+
+def _open(path: str | Path) -> Image.Image:
+    Image.init()
+    return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
+
+
+def _decoded(image: Image.Image, target_hw: tuple[int, int] | None) -> NDArray[np.uint8]:
+    if image.format == "TIFF":  # some Pillow versions rotate a TIFF while loading it; this covers both kinds
+        image.load()
+        image, orientation = ImageOps.exif_transpose(image), 1
+    else:
+        orientation = _orientation(image)
+    stored_wh = None
+    if target_hw is not None:
+        h, w = target_hw
+        stored_wh = (h, w) if orientation >= 5 else (w, h)
+        image.draft(None, stored_wh)  # acts on JPEG only, and never goes below the size asked for
+    rgb = _to_rgb(image)
+    if stored_wh is not None and rgb.size != stored_wh:
+        rgb = rgb.resize(stored_wh, Image.Resampling.BILINEAR)
+    if orientation in _TRANSPOSE:
+        rgb = rgb.transpose(_TRANSPOSE[orientation])
+    return np.array(rgb)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "F":
+        raise PictureError("it holds floating-point pixels, which have no fixed range; save it with 8 or 16 bits")
+    if image.mode.startswith("I"):  # "I;16" and its byte orders; "I" is how older Pillow reads a 16-bit grey PNG
+        wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        return Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+        rgba = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", rgba.size, _GREY), rgba).convert("RGB")
+    return image.convert("RGB")
+
+
+def _orientation(image: Image.Image) -> int:
+    # getexif() of a PNG without the chunk in its head would decode all pixels to look behind them.
+    if image.format == "PNG" and not ({"exif", "Raw profile type exif"} & image.info.keys()):
+        return 1
+    try:
+        value: Any = image.getexif().get(_ORIENTATION_TAG, 1)
+    except Exception:  # a broken EXIF block raises anything, and is no reason to lose the picture
+        return 1
+    return value if value in _TRANSPOSE else 1
+
+
+def _has_whole_tail(path: str | Path, format_name: str | None) -> bool:
+    """Whether the file ends as its format says. False means "look closer", not "broken": bytes after the end are legal."""
+    with Path(path).open("rb") as file:
+        if format_name == "WEBP":  # RIFF: bytes 4..8 are the length of all that follows
+            head = file.read(8)
+            return Path(path).stat().st_size >= int.from_bytes(head[4:8], "little") + 8
+        file.seek(max(0, Path(path).stat().st_size - 64))
+        tail = file.read()
+    if format_name in ("JPEG", "MPO"):
+        return tail.rstrip(b"\x00").endswith(b"\xff\xd9")
+    return format_name == "PNG" and b"IEND\xaeB`\x82" in tail
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, Image.UnidentifiedImageError):
+        return "it is not a picture"
+    if isinstance(error, FileNotFoundError):
+        return "there is no such file"
+    return f"it cannot be decoded ({str(error) or type(error).__name__})"

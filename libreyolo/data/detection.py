@@ -1,0 +1,138 @@
+"""A YOLO-format detection set as users have it -> pictures and boxes for train, val and test.
+
+The rules are written where they are kept: data.yaml in dataset_yaml.py, folders and lists in sources.py, label rows in labels.py, picture
+files in decode.py, where labels are looked for and what is skipped in scan.py.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
+from libreyolo.data.image_set import ImageSet
+from libreyolo.data.path_table import PathTable
+from libreyolo.data.picture_cache import disk_pictures, ram_pictures
+from libreyolo.data.scan import scan_pictures
+from libreyolo.data.scan_result import SplitReport
+from libreyolo.data.sources import list_pictures
+from libreyolo.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+Cache = Literal[False, "ram", "disk"]
+SINGLE_NAME = "item"
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What is done to every split after its scan."""
+
+    single_cls: bool
+    classes: tuple[int, ...] | None
+    cache: Cache
+    max_hw: tuple[int, int] | None
+
+
+@dataclass
+class DetectionData:
+    """A detection set: `names` has every class id 0..nc-1; `val` is None where the set has no validation pictures.
+
+    report: what the scans of the splits loaded so far found, by split ("train", "val", and "test" once `test` was asked for).
+    """
+
+    yaml_path: Path
+    names: dict[int, str]
+    train: ImageSet
+    val: ImageSet | None
+    report: dict[str, SplitReport]
+    description: DatasetYaml
+    options: _Options
+
+    @property
+    def nc(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def test(self) -> ImageSet | None:
+        """The test pictures, scanned when first asked for; None where the set has none."""
+        return _load_split(self.description, "test", self.options, self.report)
+
+
+def load_detection(
+    data: str | Path,
+    *,
+    cwd: Path | None = None,
+    single_cls: bool = False,
+    classes: Sequence[int] | None = None,
+    cache: Cache = False,
+    max_hw: tuple[int, int] | None = None,
+    root: str | Path | None = None,
+) -> DetectionData:
+    """Read a detection set: find it, list its pictures, scan them and their labels; log what was found.
+
+    cwd: what a relative `data` is relative to; the working directory of this moment where not given.
+    single_cls: every box becomes class 0, "item". classes: keep only the boxes of these ids, not renumbered.
+    root: a folder that replaces the data.yaml's own `path:`.
+    cache, max_hw: keep decoded pictures, shrunk to fit `max_hw` (h, w); only `image(i, max_hw)` with that size is served from memory.
+    Raises UserError for anything the user has to correct; nothing of the user's is ever written.
+    """
+    if cache not in (False, "ram", "disk"):
+        raise UserError(f"cache={cache!r} is not known; use False, 'ram' or 'disk'.")
+    base = (cwd or Path.cwd()).absolute()
+    description = read_yaml(find_yaml(data, base))
+    if root is not None:
+        description = replace(description, root=absolute(root, base))
+    options = _Options(single_cls, _checked_classes(classes, description), cache, max_hw)
+    report: dict[str, SplitReport] = {}
+    train = _load_split(description, "train", options, report)
+    if train is None:
+        raise UserError(f"{description.path}: train: holds no picture; correct it.")
+    if len(train.label_rows) == 0:
+        logger.warning("%s: no training picture has a box; nothing can be learnt from background alone.", description.path)
+    val = _load_split(description, "val", options, report)
+    if val is None:
+        logger.warning("%s: there are no val: pictures, so nothing is validated.", description.path)
+    names = {0: SINGLE_NAME} if single_cls else description.names
+    return DetectionData(description.path, names, train, val, report, description, options)
+
+
+def _load_split(description: DatasetYaml, split: str, options: _Options, report: dict[str, SplitReport]) -> ImageSet | None:
+    """Scan a split and note its report; None where it names no picture at all."""
+    listing = list_pictures(description, split)
+    if not listing.pictures and not listing.skipped:
+        return None
+    scan = scan_pictures(listing, split=split, names=description.names, cache_name=f"{description.path} {split}")
+    report[split] = scan.report
+    scan.report.log()
+    images = ImageSet(
+        PathTable([listing.pictures[place] for place in scan.kept]),
+        sizes=scan.sizes,
+        box_rows=scan.boxes,
+        label_rows=scan.labels,
+        offsets=scan.offsets,
+        stamps=scan.stamps,
+        nc=description.nc,
+    )
+    if options.classes is not None:
+        images = images.only_classes(options.classes)
+    if options.single_cls:
+        images = images.as_single_class()
+    if options.cache == "ram":
+        images.cache = ram_pictures(images, options.max_hw)
+    elif options.cache == "disk":
+        images.cache = disk_pictures(images, options.max_hw)
+    return images
+
+
+def _checked_classes(classes: Sequence[int] | None, description: DatasetYaml) -> tuple[int, ...] | None:
+    if classes is None:
+        return None
+    wrong = [class_id for class_id in classes if class_id not in description.names]
+    if wrong or not classes:
+        raise UserError(f"classes={list(classes)} must hold ids of 0..{description.nc - 1}, the classes of {description.path}.")
+    return tuple(classes)

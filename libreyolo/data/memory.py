@@ -1,0 +1,46 @@
+"""How much memory is free here, and where shared memory lives."""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from pathlib import Path
+
+
+def shared_memory_folder() -> Path:
+    """Return the folder whose files are memory (/dev/shm on Linux); elsewhere the temporary folder, whose files are cached in memory."""
+    folder = Path("/dev/shm")
+    return folder if folder.is_dir() else Path(tempfile.gettempdir())
+
+
+def available_ram_bytes() -> int:
+    """Return the bytes a new buffer may take without swapping: what the kernel calls available, or less in a limited container."""
+    available = _meminfo_available()
+    limit = _container_room()
+    return available if limit is None else min(available, limit)
+
+
+def _meminfo_available() -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        psutil = importlib.import_module("psutil")  # optional
+    except ImportError:
+        return 0  # unknown counts as none: a cache is never worth running out of memory
+    return int(psutil.virtual_memory().available)
+
+
+def _container_room() -> int | None:
+    """Room below the cgroup (v2) limit, counting reclaimable file pages as free; None where there is no limit."""
+    folder = Path("/sys/fs/cgroup")
+    try:
+        limit = int((folder / "memory.max").read_text())  # "max" is a ValueError: no limit
+        used = int((folder / "memory.current").read_text())
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return max(0, limit - used + int(stat["inactive_file"]))
+    except (OSError, ValueError, KeyError):
+        return None

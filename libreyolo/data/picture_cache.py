@@ -1,0 +1,174 @@
+"""Decoded pictures kept between epochs: in memory shared by all processes of the host, or on disk. n pictures.
+
+A cache changes the time a picture takes, never its pixels: what it can't serve is decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from libreyolo.data.cache_folder import cache_folder, write_atomically
+from libreyolo.data.decode import fit_size
+from libreyolo.data.memory import available_ram_bytes, shared_memory_folder
+from libreyolo.data.shared_buffer import SharedBuffer, open_shared_buffer
+
+if TYPE_CHECKING:
+    from libreyolo.data.image_set import ImageSet
+
+logger = logging.getLogger(__name__)
+
+Decode = Callable[[], NDArray[np.uint8]]
+MAX_SHARE = 0.8  # of free memory or disk that a cache may take
+PIXELS_VERSION = 1  # raise it when decode.py gives other pixels for the same file
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class PictureCache(Protocol):
+    """Serves a picture at `target_hw`, or calls `decode` for it."""
+
+    def get(self, index: int, target_hw: tuple[int, int], decode: Decode) -> NDArray[np.uint8]:
+        """Return uint8 [h, w, 3], writable."""
+
+
+class RamPictures:
+    """All pictures of a set, shrunk to one `max_hw`, in one buffer that every process of the host shares. Picklable.
+
+    targets: int64 [n, 2], the (h, w) held for each picture; another size is decoded. starts: int64 [n + 1], byte offsets.
+    """
+
+    def __init__(self, buffer: SharedBuffer, targets: NDArray[np.int64], starts: NDArray[np.int64]) -> None:
+        self._buffer = buffer
+        self._targets = targets
+        self._starts = starts
+
+    def get(self, index: int, target_hw: tuple[int, int], decode: Decode) -> NDArray[np.uint8]:
+        h, w = self._targets[index].tolist()
+        if (h, w) != target_hw:
+            return decode()
+        return self._buffer.array[self._starts[index] : self._starts[index + 1]].reshape(h, w, 3).copy()
+
+    def close(self) -> None:
+        """Let go of the memory; the last process to do so gives it back. Also done when the object goes."""
+        self._buffer.close()
+
+
+class DiskPictures:
+    """Pictures as .npy files in the cache folder, each written when it is first asked for; they outlive the run. Picklable."""
+
+    def __init__(self, folder: Path, images: ImageSet) -> None:
+        self._folder = folder
+        self._paths = images.paths
+        self._stamps = images.stamps
+
+    def file(self, index: int, target_hw: tuple[int, int]) -> Path:
+        """Return where the picture is kept: a name of its path, mtime, size and `target_hw`."""
+        facts = (os.fsencode(self._paths[index]), *self._stamps[index].tolist(), *target_hw, PIXELS_VERSION)
+        name = hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
+        return self._folder / name[:2] / f"{name}.npy"
+
+    def get(self, index: int, target_hw: tuple[int, int], decode: Decode) -> NDArray[np.uint8]:
+        path = self.file(index, target_hw)
+        try:
+            picture = np.load(path, allow_pickle=False)
+            if picture.shape == (*target_hw, 3) and picture.dtype == np.uint8:
+                return picture
+            logger.debug("%s holds another picture; made again", path)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, EOFError) as error:
+            logger.debug("%s cannot be used (%s); made again", path, error)
+        picture = decode()
+        try:
+            write_atomically(path, lambda file: np.save(file, picture))
+        except OSError as error:
+            logger.debug("%s cannot be written (%s)", path, error)
+        return picture
+
+
+def ram_pictures(images: ImageSet, max_hw: tuple[int, int] | None) -> RamPictures | None:
+    """Decode a whole set into shared memory, or return None with a warning where the room is lacking.
+
+    Processes of one host that ask for the same set share one copy: the first decodes, the others wait for it and attach.
+    """
+    targets = _targets(images, max_hw)
+    starts = np.concatenate([[0], np.cumsum(targets[:, 0] * targets[:, 1] * 3)]).astype(np.int64)
+    facts = [os.fsencode(images.path(index)) for index in range(len(images))]
+    digest = hashlib.sha256(repr((PIXELS_VERSION, facts)).encode() + images.stamps.tobytes() + targets.tobytes())
+
+    def reserve(num_bytes: int) -> None:
+        for free, what in (
+            (available_ram_bytes(), "memory"),
+            (shutil.disk_usage(shared_memory_folder()).free, str(shared_memory_folder())),
+        ):
+            if num_bytes > MAX_SHARE * free:
+                raise MemoryError(f"{_gib(num_bytes)} of pictures is more than {MAX_SHARE:.0%} of the {_gib(free)} free in {what}")
+
+    def fill(array: NDArray[np.uint8]) -> None:
+        _decode_all(images, max_hw, array, starts)
+
+    try:
+        buffer = open_shared_buffer(digest.hexdigest()[:32], int(starts[-1]), reserve, fill)
+    except (MemoryError, OSError) as error:
+        logger.warning("cache=ram is off: %s; use cache=disk, a smaller imgsz, or more shared memory.", error)
+        return None
+    return RamPictures(buffer, targets, starts)
+
+
+def disk_pictures(images: ImageSet, max_hw: tuple[int, int] | None) -> DiskPictures | None:
+    """Return a cache on disk, or None with a warning where the cache folder can't be written or the disk lacks room."""
+    folder = cache_folder("pictures")
+    num_bytes = int(_targets(images, max_hw).prod(axis=1).sum()) * 3
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        logger.warning("cache=disk is off: %s cannot be written (%s); set LIBREYOLO_CACHE to a folder that can.", folder, error.strerror)
+        return None
+    if not os.access(folder, os.W_OK):
+        logger.warning("cache=disk is off: %s cannot be written; set LIBREYOLO_CACHE to a folder that can.", folder)
+        return None
+    cache = DiskPictures(folder, images)
+    num_held = sum(cache.file(index, fit_size(images.size(index), max_hw)).exists() for index in range(len(images)))
+    num_bytes = num_bytes * (len(images) - num_held) // max(1, len(images))
+    if num_bytes > MAX_SHARE * free:
+        logger.warning(
+            "cache=disk is off: %s of pictures is more than %.0f%% of the %s free in %s.",
+            _gib(num_bytes),
+            100 * MAX_SHARE,
+            _gib(free),
+            folder,
+        )
+        return None
+    return cache
+
+
+def _targets(images: ImageSet, max_hw: tuple[int, int] | None) -> NDArray[np.int64]:
+    return np.array([fit_size(images.size(index), max_hw) for index in range(len(images))], np.int64).reshape(-1, 2)
+
+
+def _decode_all(images: ImageSet, max_hw: tuple[int, int] | None, array: NDArray[np.uint8], starts: NDArray[np.int64]) -> None:
+    def decode(index: int) -> None:
+        array[starts[index] : starts[index + 1]] = images.image(index, max_hw).reshape(-1)
+
+    told = time.monotonic()
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for place, _ in enumerate(pool.map(decode, range(len(images)))):
+            if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
+                told = time.monotonic()
+                logger.info("cache=ram: %d of %d pictures decoded", place, len(images))
+    logger.info("cache=ram: %d pictures, %s in shared memory", len(images), _gib(int(starts[-1])))
+
+
+def _gib(num_bytes: int) -> str:
+    return f"{num_bytes / 2**30:.2f} GiB"
