@@ -34,7 +34,7 @@ def net() -> YOLO9:
 
 
 def terms_of(
-    net: YOLO9, images: Tensor, targets: list[list[Row]], *, weight: list[float] | None = None, **settings: float
+    net: YOLO9, images: Tensor, targets: list[list[Row]], *, weight: list[float] | None = None, **settings: Any
 ) -> dict[str, Term]:
     loss = YOLO9Loss(NC, **settings)
     batch = detection_batch(images, targets, weight=weight)
