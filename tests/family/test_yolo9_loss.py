@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -33,11 +34,11 @@ def net() -> YOLO9:
 
 
 def terms_of(
-    net: YOLO9, images: Tensor, targets: list[list[Row]], *, weight: list[float] | None = None, **settings: float
+    net: YOLO9, images: Tensor, targets: list[list[Row]], *, weight: list[float] | None = None, **settings: Any
 ) -> dict[str, Term]:
     loss = YOLO9Loss(NC, **settings)
     batch = detection_batch(images, targets, weight=weight)
-    return loss.terms(net(*loss.inputs(batch)), batch)
+    return loss.terms(net(*loss.inputs(batch, loss.facts(batch))), batch)
 
 
 def total_of(terms: dict[str, Term], stats: dict[str, Tensor]) -> Tensor:
@@ -116,6 +117,21 @@ def test_normalisers_are_named_by_branch_and_gains_scale_the_terms(net: YOLO9) -
         assert number(other[f"aux_{name}"].total) == pytest.approx(2 * factor * number(terms[f"aux_{name}"].total), rel=1e-9)
     assert set(terms_of(net, images, TARGETS, aux_weight=0)) == MAIN
     assert YOLO9Loss(NC).facts(detection_batch(images, TARGETS)) == {}
+
+
+def test_class_weights_scale_what_their_class_costs(net: YOLO9) -> None:
+    images = pictures(SIDE, SIDE).double()
+    weights = torch.ones(NC, dtype=torch.float64)
+    plain = terms_of(net, images, TARGETS, class_weights=weights)
+    weights[3] = 5.0
+    heavier = terms_of(net, images, TARGETS, class_weights=weights)
+    only = terms_of(net, images, TARGETS, class_weights=torch.nn.functional.one_hot(torch.tensor(3), NC).double())
+    for name in ("cls", "aux_cls"):
+        assert number(heavier[name].total) == pytest.approx(number(plain[name].total) + 4 * number(only[name].total), rel=1e-9)
+        assert number(only[name].total) > 0
+    for name in ("box", "dfl"):
+        assert number(heavier[name].total) == number(plain[name].total)
+        assert torch.equal(heavier[name].stats, plain[name].stats)
 
 
 def test_distribution_focal_loss_by_hand() -> None:

@@ -28,6 +28,7 @@ class YOLO9Loss:
     """The terms of a batch: sums over this rank's pictures, to be divided by the soft targets of all ranks, at least 1.
 
     nc: number of classes. The gains are factors of the three terms.
+    class_weights: [C] factors of the classes in the "cls" term, None for 1; the normaliser stays the plain sum of soft targets.
     aux_weight: factor of the PGI branch's terms. 0 leaves them out, and the network should then be built without the branch.
     strides: of the raw maps.
     """
@@ -85,7 +86,7 @@ class YOLO9Loss:
 def branch_sums(
     maps: list[Tensor], batch: DetectionBatch, strides: Sequence[int] = STRIDES, class_weights: Tensor | None = None
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the unweighted sums "box", "cls", "dfl" of one branch (0-dim, differentiable) and its sum of soft targets (0-dim, detached)."""
+    """Return the unweighted sums "box", "cls", "dfl" of one branch (0-dim, differentiable) and its sum of soft targets (0-dim)."""
     side_logits, class_logits = flatten(maps)
     centres, steps = anchors_of(maps, strides)
     boxes = expected_boxes(side_logits, centres, steps)
@@ -142,8 +143,8 @@ def _class_sum(
         class_weights = class_weights.to(class_logits)
         background_BC = background_BC * class_weights
         soft_BP = soft_BP * class_weights[labels_BP]
-    flat = anchors_BP * class_logits.shape[2] + labels_BP
-    picked = class_logits.flatten(1).gather(1, flat)
+    logits_BCA = class_logits.transpose(1, 2)  # how `flatten` stores them, so the next line copies nothing
+    picked = logits_BCA.flatten(1).gather(1, labels_BP * class_logits.shape[1] + anchors_BP)
     return (weight_B * background_BC.sum(dim=1)).sum() - (soft_BP * picked).sum()
 
 
