@@ -140,9 +140,7 @@ def _check_indices(device: object, indices: tuple[int, ...], cuda_count: int) ->
         if indices.count(index) > 1:
             raise DeviceError(f"device={shown} names CUDA device {index} twice: each process needs a GPU of its own, so name each once.")
     if cuda_count <= 0:
-        raise DeviceError(
-            f"device={shown} asks for CUDA, but no CUDA device is visible here{_visible_setting()}: use device=cpu or device=auto."
-        )
+        raise DeviceError(f"device={shown} asks for CUDA, but no CUDA device is visible here{_visible_setting()}: use device=cpu or device=auto.")
     beyond = [index for index in indices if index >= cuda_count]
     if beyond:
         raise DeviceError(

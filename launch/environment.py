@@ -52,9 +52,7 @@ def check_device(env: RankEnvironment, device: object, *, cuda_count: int | None
     """
     names = split(device)
     if names == ["mps"]:
-        raise DeviceError(
-            f"device={device!r} is one device, but {env.source} started {env.world_size} processes: use device=cpu, or one process."
-        )
+        raise DeviceError(f"device={device!r} is one device, but {env.source} started {env.world_size} processes: use device=cpu, or one process.")
     if names == ["cpu"] or (names == ["auto"] and cuda_count == 0):
         return "cpu", ""
     if not all(isinstance(name, int) for name in names) and names != ["auto"]:
@@ -86,9 +84,7 @@ def strip_local_rank(argv: Sequence[str]) -> tuple[list[str], int | None]:
         if not equals:
             text = next(words, "")
         if not text.isdigit():
-            raise EnvironmentVariableError(
-                f"{word} needs a whole number, as in --local-rank=0, but got {text!r}: start the script with torchrun."
-            )
+            raise EnvironmentVariableError(f"{word} needs a whole number, as in --local-rank=0, but got {text!r}: start the script with torchrun.")
         local_rank = int(text)
     return kept, local_rank
 
@@ -139,9 +135,7 @@ def _number(environ: Mapping[str, str], name: str, *, low: int, below: tuple[str
     text = environ.get(name, "")
     value = int(text) if text.strip().isdigit() else None
     if value is None or value < low:
-        raise EnvironmentVariableError(
-            f"{name}={text!r} in the environment is not a whole number of at least {low}: start the script with torchrun."
-        )
+        raise EnvironmentVariableError(f"{name}={text!r} in the environment is not a whole number of at least {low}: start the script with torchrun.")
     if below is not None and value >= below[1]:
         raise EnvironmentVariableError(f"{name}={value} must be below {below[0]}={below[1]}: start the script with torchrun.")
     return value

@@ -32,9 +32,7 @@ def settle(
     if resume_dir is not None:
         directory = Path(resume_dir)
         if not directory.is_dir():
-            raise RunDirectoryError(
-                f"the run to resume, {directory}, is not a directory: give the run directory or a checkpoint inside it."
-            )
+            raise RunDirectoryError(f"the run to resume, {directory}, is not a directory: give the run directory or a checkpoint inside it.")
         return directory
     if explicit is not None:
         directory = Path(explicit)
@@ -43,9 +41,7 @@ def settle(
         return directory
     if not name or AWKWARD.search(name):
         proposal = AWKWARD.sub("_", name).strip("_") or "train"
-        raise RunDirectoryError(
-            f"name={name!r} is awkward on a command line, where run directories are passed back: use name={proposal!r}."
-        )
+        raise RunDirectoryError(f"name={name!r} is awkward on a command line, where run directories are passed back: use name={proposal!r}.")
     first = Path(project) / name
     if exist_ok:
         first.mkdir(parents=True, exist_ok=True)

@@ -40,9 +40,7 @@ def tasks_on_this_node(environ: Mapping[str, str], world_size: int) -> int:
             counts += [int(match.group(1))] * int(match.group(2) or 1)
         node = int(environ.get("SLURM_NODEID", "0"))
         if node >= len(counts):
-            raise EnvironmentVariableError(
-                f"SLURM_NODEID={node} lies outside SLURM_STEP_TASKS_PER_NODE={per_node!r}: start the tasks with srun."
-            )
+            raise EnvironmentVariableError(f"SLURM_NODEID={node} lies outside SLURM_STEP_TASKS_PER_NODE={per_node!r}: start the tasks with srun.")
         return counts[node]
     if environ.get("SLURM_NTASKS_PER_NODE", "").isdigit():
         return min(int(environ["SLURM_NTASKS_PER_NODE"]), world_size)
@@ -66,8 +64,6 @@ def rendezvous_port(environ: Mapping[str, str]) -> int:
     """Return a port that all tasks of a step agree on and that steps beside it (mostly) don't share."""
     job = environ.get("SLURM_JOB_ID", environ.get("SLURM_JOBID"))
     if job is None or not job.isdigit():
-        raise EnvironmentVariableError(
-            "SLURM_JOB_ID is not set, so the tasks can't agree on a port: start them with srun, or set MASTER_PORT."
-        )
+        raise EnvironmentVariableError("SLURM_JOB_ID is not set, so the tasks can't agree on a port: start them with srun, or set MASTER_PORT.")
     step = environ.get("SLURM_STEP_ID", environ.get("SLURM_STEPID", "0"))
     return FIRST_PORT + (31 * int(job) + (int(step) if step.isdigit() else 0)) % NUM_PORTS

@@ -91,9 +91,7 @@ def _hold_store(num_processes: int) -> TCPStore:
     """Serve the rendezvous store on a port chosen by the system. The port is bound from the beginning: there is no moment to lose it in."""
 
     def serve(use_libuv: bool) -> TCPStore:
-        return TCPStore(
-            "127.0.0.1", 0, num_processes, is_master=True, timeout=timedelta(minutes=5), wait_for_workers=False, use_libuv=use_libuv
-        )
+        return TCPStore("127.0.0.1", 0, num_processes, is_master=True, timeout=timedelta(minutes=5), wait_for_workers=False, use_libuv=use_libuv)
 
     try:
         return serve(use_libuv=True)

@@ -55,9 +55,7 @@ class Supervisor:
             if all(self.job.done(rank).exists() for rank in range(len(self.processes))):
                 leaving_until = leaving_until or time.monotonic() + LEAVING_SECONDS
                 if time.monotonic() > leaving_until:
-                    log.warning(
-                        "The work is done, but %d processes did not leave within %d s: ending them", len(staying), int(LEAVING_SECONDS)
-                    )
+                    log.warning("The work is done, but %d processes did not leave within %d s: ending them", len(staying), int(LEAVING_SECONDS))
                     return
             # A loader worker inherits its rank's sentinel and keeps it open, so the end of a rank can't be read from it alone: poll as
             # well.
@@ -65,9 +63,7 @@ class Supervisor:
 
     def check_interrupts(self) -> None:
         """Act on the signals that came in; see `Interrupts.act`."""
-        started = [
-            process.pid for rank, process in enumerate(self.processes) if self.job.started(rank).exists() and exit_code(process) is None
-        ]
+        started = [process.pid for rank, process in enumerate(self.processes) if self.job.started(rank).exists() and exit_code(process) is None]
         self.interrupts.act(self.job.num_processes, [pid for pid in started if pid is not None])
 
     def end(self) -> None:

@@ -22,9 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m libreyolo", description="Use a trained model from the shell. Training: python train.py --help."
-    )
+    parser = argparse.ArgumentParser(prog="python -m libreyolo", description="Use a trained model from the shell. Training: python train.py --help.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     val = commands.add_parser("val", help="metrics of a model on a split", formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     val.add_argument("model", help="weights file, published name or run/weights/best.pt")

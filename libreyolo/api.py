@@ -173,7 +173,7 @@ class LibreYOLO:
         timeout = timedelta(minutes=recipe.ddp_timeout)
         with (
             launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=str(device)),
-            _determinism(recipe.deterministic),
+            _Determinism(recipe.deterministic),
         ):
             seat = Seat(
                 rank=environment.rank if environment else 0,
@@ -220,9 +220,7 @@ class LibreYOLO:
 
     # ---------------------------------------------------------------------------------------------------------- using a model
 
-    def val(
-        self, data: str | Path | None = None, *, split: str = "val", conf: float = 0.001, iou: float = 0.6, **arguments: Any
-    ) -> dict[str, float]:
+    def val(self, data: str | Path | None = None, *, split: str = "val", conf: float = 0.001, iou: float = 0.6, **arguments: Any) -> dict[str, float]:
         """Validate this model and return its metrics by column name ("metrics/mAP50-95").
 
         data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. `arguments`: batch,
@@ -240,13 +238,11 @@ class LibreYOLO:
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
         try:
             if len(assembly.names) != self.nc:
-                raise UserError(
-                    f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared."
-                )
-            loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)  # type: ignore[call-arg]
+                raise UserError(f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared.")
+            loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
             if loader is None:
                 raise UserError(f"{values['data']} has no {split} split to validate on.")
-            task = assembly.task(split, conf=conf, iou=iou)  # type: ignore[call-arg]
+            task = assembly.task(split, conf=conf, iou=iou)
             found = validate(self.net.to(device), task, loader, device=device, amp_dtype=build.amp_dtype(recipe, device))
             loader.close()
             return found.metrics
@@ -307,6 +303,7 @@ def _train_worker(model: str, arguments: dict[str, Any], callbacks: list[Any], c
     worker = LibreYOLO(model)
     job = worker._job(arguments, callbacks, cwd)
     environment = launch.detect(os.environ)
+    assert environment is not None, "a worker has its rank in the environment"
     device, note = launch.check_device(environment, job.recipe.device, cuda_count=torch.cuda.device_count())
     return worker._train_here(job, run_dir, torch.device(device), environment, note)
 
@@ -350,7 +347,7 @@ def _settle(job: run.Job, run_dir: Path | None) -> Path:
     )
 
 
-class _determinism:
+class _Determinism:
     """Ask torch for repeatable kernels while training, and put its setting back."""
 
     def __init__(self, wanted: bool) -> None:

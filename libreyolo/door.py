@@ -73,9 +73,7 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
     if environment is None:
         return list(kept)
     if any(a in ("-m", "--multirun") for a in kept):
-        raise UserError(
-            "-m under torchrun would run the sweep once in every process: start the sweep without torchrun, device=[0,1] spawns for it."
-        )
+        raise UserError("-m under torchrun would run the sweep once in every process: start the sweep without torchrun, device=[0,1] spawns for it.")
     if environment.rank == 0:
         return list(kept)
     silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.run.dir=."]
@@ -104,7 +102,7 @@ def help_text() -> str:
     lines += _key_lines(Recipe, skip=())
     for family in families.values():
         base = set(recipe_fields(Recipe))
-        lines += ["", f"Only {family.name}:"] + [line for line in _key_lines(family.recipe, skip=base)]
+        lines += ["", f"Only {family.name}:", *_key_lines(family.recipe, skip=base)]
     return "\n".join(lines)
 
 
@@ -182,9 +180,7 @@ def _train_from_config(config: dict[str, Any], overrides: Sequence[str], *, run_
     weights = config.get("weights")
     model = LibreYOLO(str(weights) if weights and resumed is None else f"{family}{size}")
     if weights and chosen_model and (model.family.name, model.size) != (family, size):
-        raise UserError(
-            f"weights={weights} is {model.family.name}{model.size}, but model={family}{size}: leave model= out, or choose the same."
-        )
+        raise UserError(f"weights={weights} is {model.family.name}{model.size}, but model={family}{size}: leave model= out, or choose the same.")
     if weights and not chosen_model and (model.family.name, model.size) != (family, size):
         raise UserError(
             f"weights={weights} is {model.family.name}{model.size}: say model={model.family.name}{model.size} so that its recipe is used."

@@ -34,9 +34,7 @@ def pictures(source: Source | Sequence[Source], cwd: Path) -> Iterator[tuple[Pat
         for path in _files(str(source), cwd):
             yield path, _decoded(path)
     else:
-        raise UserError(
-            f"predict does not know what to do with a {type(source).__name__}: give a path, a folder, a PIL picture or an RGB array."
-        )
+        raise UserError(f"predict does not know what to do with a {type(source).__name__}: give a path, a folder, a PIL picture or an RGB array.")
 
 
 def _decoded(path: Path) -> np.ndarray:
@@ -56,7 +54,9 @@ def _files(source: str, cwd: Path) -> list[Path]:
         if not found:
             raise UserError(f"{path} holds no picture ({', '.join(sorted(PICTURE_SUFFIXES))}).")
         return found
-    found = sorted(Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).suffix.lower() in PICTURE_SUFFIXES)
+    # Path.glob takes no absolute pattern.
+    matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
+    found = sorted(Path(p) for p in matches if Path(p).suffix.lower() in PICTURE_SUFFIXES)
     if not found:
         raise UserError(f"{source}: no such picture, folder or pattern (looked at {path}).")
     return found

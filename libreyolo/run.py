@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-import libreyolo
 from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, Seat
@@ -135,7 +134,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
         log.info("Going on from %s after epoch %d.", job.resumed.path, start_epoch)
     if main:
         run_files.write_config(run_dir, config)
-        source = Path(libreyolo.__file__).parent.parent
+        source = Path(__file__).resolve().parent.parent
         run_files.write_environment(run_dir, world_size=seat.world_size, device=seat.device, source=source)
         pictures = assembly.pictures(run_dir) if recipe.save_plots else []
         listeners.all += [*run_listeners(recipe.loggers, run_dir, config), *pictures, *job.callbacks]

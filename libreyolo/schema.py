@@ -74,7 +74,8 @@ def default_imgsz(chosen: Family, size: str) -> int | list[int]:
     """Return the input size that a recipe takes when nobody sets `imgsz`: the recipe's own unless it keeps the base's, else the size's."""
     own, base = recipe_fields(chosen.recipe)["imgsz"], recipe_fields(Recipe)["imgsz"]
     if own is not base and own.default != base.default:
-        return own.default if isinstance(own.default, int) else own.default_factory()  # type: ignore[misc, no-any-return]
+        found: int | list[int] = getattr(chosen.recipe(), "imgsz")  # noqa: B009 (typed Any in the recipe)
+        return found
     side = chosen.sizes[size]
     return side if isinstance(side, int) else list(side)
 

@@ -116,9 +116,7 @@ def _family_of(state: Mapping[str, Tensor], path: Path) -> Family:
         return able[0]
     if not able:
         raise UserError(f"{path} has no metadata, and its tensors belong to no family that this program knows.")
-    raise UserError(
-        f"{path} has no metadata and fits {', '.join(f.name for f in able)}; rename it like {able[0].published_name('s')} to say which."
-    )
+    raise UserError(f"{path} has no metadata and fits {', '.join(f.name for f in able)}; rename it like {able[0].published_name('s')} to say which.")
 
 
 def transfer(net: nn.Module, state: Mapping[str, Tensor]) -> tuple[int, int]:

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from libreyolo.assembly.detect_pictures import DetectionPictures
 from libreyolo.assembly.parts import Seat
 from libreyolo.data.augment.settings import AugmentSettings
+from libreyolo.data.detection import load_detection
 from libreyolo.data.detection_loader import eval_loader, train_loader
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.picture_cache import RamPictures
-from libreyolo.data.detection import load_detection
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import DetectionBatch
 from libreyolo.interfaces.events import Listener
@@ -23,7 +24,6 @@ from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import DetectionRecipe, Recipe
 from libreyolo.recipe.checks import image_hw
-from libreyolo.assembly.detect_pictures import DetectionPictures
 from libreyolo.tasks.detection import DetectionTask
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -44,14 +44,18 @@ class Assembly(Protocol):
     def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
         """Read the data. Raises UserError for what is wrong with it."""
 
-    def task(self) -> Task:
-        """Return the task, with its loss and its truth."""
+    def task(self, split: str = "val", **evaluation: Any) -> Task:
+        """Return the task, with its loss and the truth of `split`; `evaluation` overrides thresholds."""
 
     def train_loader(self, seat: Seat, batch: int) -> Loader:
         """Return the training loader of a rank; `batch` is the global micro-batch."""
 
-    def val_loader(self, seat: Seat, batch: int) -> Loader | None:
-        """Return the validation loader of a rank (`batch` pictures at a time on each), or None without a validation split."""
+    def val_loader(self, seat: Seat, batch: int, split: str = "val") -> Loader | None:
+        """Return the evaluation loader of a rank (`batch` pictures at a time on each), or None where there is no such split."""
+
+    @classmethod
+    def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Task:
+        """Return a task that only predicts."""
 
     def pictures(self, run_dir: Path) -> list[Listener]:
         """Return the listeners that draw this task's pictures."""

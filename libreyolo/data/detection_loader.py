@@ -98,9 +98,7 @@ def eval_loader(
     """
     sampler = EvaluationSampler(len(pictures), batch=batch, rank=rank, world_size=world_size)
     dataset = EvalPictures(pictures, imgsz, spec)
-    return Loader(
-        dataset, sampler, collate=collate_eval, prepare=_prepare_eval, workers=workers, device=device, rank=rank, persistent=False
-    )
+    return Loader(dataset, sampler, collate=collate_eval, prepare=_prepare_eval, workers=workers, device=device, rank=rank, persistent=False)
 
 
 @dataclass(frozen=True)
@@ -200,9 +198,7 @@ class EvalPictures:
         return str(self.pictures.path(index))
 
 
-def eval_sample(
-    image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, item: Item, imgsz: tuple[int, int], spec: InputSpec
-) -> EvalSample:
+def eval_sample(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, item: Item, imgsz: tuple[int, int], spec: InputSpec) -> EvalSample:
     """Return the sample of a picture uint8 [h, w, 3] with boxes float [k, 4] xyxy normalised to it."""
     height, width = image.shape[:2]
     canvas, to_input = letterbox(image, imgsz, spec)

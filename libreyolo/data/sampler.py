@@ -98,9 +98,7 @@ class EpochSampler:
         min_samples: int = 0,
     ) -> None:
         if num_pictures < 1:
-            raise UserError(
-                f"There is no picture to train on (0 pictures, batch={batch}, world_size={world_size}); check the dataset's paths."
-            )
+            raise UserError(f"There is no picture to train on (0 pictures, batch={batch}, world_size={world_size}); check the dataset's paths.")
         if batch < 1 or batch % world_size:
             lower = batch // world_size * world_size
             choice = f"batch={lower} or batch={lower + world_size}" if lower > 0 else f"batch={world_size}"

@@ -83,7 +83,7 @@ def warn_small_batch(net: nn.Module, batch_per_rank: int, world_size: int, sync_
     has_norm = any(isinstance(m, _BatchNorm) for m in net.modules())
     if world_size > 1 and not sync_bn and has_norm and batch_per_rank < SMALL_BATCH and collectives.rank() == 0:
         log.warning(
-            "BatchNorm sees only %d pictures on each of %d ranks, fewer than %d: statistics differ between ranks. Use sync_bn=true or a larger batch.",
+            "BatchNorm sees only %d pictures on each of %d ranks, fewer than %d: statistics differ between ranks. Use sync_bn=true or more pictures.",
             batch_per_rank,
             world_size,
             SMALL_BATCH,

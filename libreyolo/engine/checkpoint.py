@@ -77,9 +77,7 @@ def write(content: Any, path: Path) -> None:
         Path(temporary).replace(path)
     except (OSError, RuntimeError) as error:
         _remove(temporary)
-        raise UserError(
-            f"{path} could not be written ({error}); the file that was there before is untouched. Free some space and resume."
-        ) from error
+        raise UserError(f"{path} could not be written ({error}); the file that was there before is untouched. Free some space and resume.") from error
     except BaseException:
         _remove(temporary)
         raise

@@ -39,7 +39,7 @@ class _Sum(torch.autograd.Function):
         return summed
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
         summed = gradient.contiguous().clone()
         dist.all_reduce(summed)
         return summed

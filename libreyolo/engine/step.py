@@ -104,7 +104,7 @@ class TrainStep:
         torch._foreach_mul_(gradients, multiplier / provisional)
         parts: dict[str, Tensor] = {}
         for terms in waiting:
-            _add(parts, terms, {name: multiplier for name in terms})
+            _add(parts, terms, dict.fromkeys(terms, multiplier))
         return parts
 
     def _move(self) -> bool:

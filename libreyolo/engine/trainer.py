@@ -186,10 +186,8 @@ class Trainer:
 
     def _record(self, summary: EpochSummary) -> None:
         if summary.validation and summary.validation.metric is not None:
-            curves = getattr(summary.validation.metric, "curves", dict)()
-            self.tell(
-                "on_validation_end", ValidationEnd(summary.epoch + 1, summary.validation.metrics, curves, [summary.validation.metric])
-            )
+            curves = summary.validation.metric.curves()
+            self.tell("on_validation_end", ValidationEnd(summary.epoch + 1, summary.validation.metrics, curves, [summary.validation.metric]))
         self.tell("on_epoch_end", EpochEnd(summary.epoch + 1, self.row(summary), summary.is_best))
 
     def row(self, summary: EpochSummary) -> dict[str, Any]:

@@ -34,9 +34,7 @@ class Term:
     report: str | None = None
 
 
-def per_count(
-    total: Tensor, count: Tensor, *, normaliser: str, floor: float = 1.0, from_targets: bool = False, report: str | None = None
-) -> Term:
+def per_count(total: Tensor, count: Tensor, *, normaliser: str, floor: float = 1.0, from_targets: bool = False, report: str | None = None) -> Term:
     """Return the usual term: total / max(global count, floor). `count` is 0-dim, detached."""
     stats = count.detach().float().reshape(1)
     return Term(total, stats, lambda summed: summed[0].clamp(min=floor).reciprocal(), normaliser, from_targets, report)

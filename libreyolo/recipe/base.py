@@ -28,9 +28,7 @@ class Recipe:
     family: str = key("???", "model family, set by model=")
     size: str = key("???", "size code of the family, set by model=")
     weights: str | None = key(None, "start from this file or published name (LibreYOLO9s.pt); null: random weights")
-    pretrained: Any = key(
-        False, "true: the published weights of this family and size; a path: that file; false: keep the weights as they are"
-    )
+    pretrained: Any = key(False, "true: the published weights of this family and size; a path: that file; false: keep the weights as they are")
     data: str | None = key(None, "path of a data.yaml, or a built-in name (shapes)")
     data_dir: str | None = key(None, "folder that replaces `path:` of the data.yaml; alone: the folder that holds the data.yaml")
     num_classes: int | None = key(None, "class count; taken from the data when null, an error when it contradicts the data")

@@ -57,9 +57,7 @@ def on_stride(imgsz: int | Sequence[int], stride: int) -> None:
         if side % stride:
             below, above = side // stride * stride, (side // stride + 1) * stride
             choices = f"imgsz={above}" if below == 0 else f"imgsz={below} or imgsz={above}"
-            raise UserError(
-                f"imgsz={_shown(imgsz)} does not fit the network: every side must be a multiple of its stride {stride}. Use {choices}."
-            )
+            raise UserError(f"imgsz={_shown(imgsz)} does not fit the network: every side must be a multiple of its stride {stride}. Use {choices}.")
 
 
 def _is_number(value: Any) -> bool:

@@ -40,9 +40,7 @@ class ProgressListener(Listener):
         self._shown, self._row, self._best_path = (0, 0), {}, None
         where = f", resumed after epoch {event.start_epoch}" if event.start_epoch else ""
         processes = "1 process" if event.world_size == 1 else f"{event.world_size} processes"
-        log.info(
-            "Training %d epochs of %d steps on %s%s; results go to %s", event.epochs, event.steps_per_epoch, processes, where, event.run_dir
-        )
+        log.info("Training %d epochs of %d steps on %s%s; results go to %s", event.epochs, event.steps_per_epoch, processes, where, event.run_dir)
         if self.console.is_terminal:
             # Drawn only when something happened: no thread of its own beside the training.
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=40), MofNCompleteColumn())
@@ -54,9 +52,7 @@ class ProgressListener(Listener):
         self._losses = event.losses
         if self._bar is not None and self._task is not None:
             title = f"epoch {event.epoch}/{self._epochs}"
-            self._bar.update(
-                self._task, description=title, completed=event.step, total=event.steps_per_epoch, told=_step_text(event), refresh=True
-            )
+            self._bar.update(self._task, description=title, completed=event.step, total=event.steps_per_epoch, told=_step_text(event), refresh=True)
             return
         place = (event.epoch, event.step * LINES_PER_EPOCH // max(event.steps_per_epoch, 1))
         if place[1] > 0 and place > self._shown:

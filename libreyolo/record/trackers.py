@@ -163,9 +163,7 @@ class Mlflow(Tracker):
     def send(self, values: dict[str, float], epoch: int) -> None:
         now = int(time.time() * 1000)
         names = {name: name.replace("(", "_").replace(")", "") for name in values}
-        self._client.log_batch(
-            self._run_id, metrics=[self.package.entities.Metric(names[name], value, now, epoch) for name, value in values.items()]
-        )
+        self._client.log_batch(self._run_id, metrics=[self.package.entities.Metric(names[name], value, now, epoch) for name, value in values.items()])
 
     def close(self, *, failed: bool) -> None:
         self._client.set_terminated(self._run_id, "FAILED" if failed else "FINISHED")
@@ -197,9 +195,7 @@ def _import(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(
-            f"loggers=[{name}] needs the package {name}, which is not installed; run: pip install 'libreyolo-train[trackers]'"
-        ) from error
+        raise UserError(f"loggers=[{name}] needs the package {name}, which is not installed; run: pip install 'libreyolo-train[trackers]'") from error
 
 
 def _read_id(path: Path) -> str | None:

@@ -72,9 +72,7 @@ class DetectionTask:
         """Return detections in pixels of the original pictures, clipped to them."""
         content = content_of(batch).to(batch.images.device, non_blocking=True)
         found = self.detect(output, conf=self.conf, iou=self.iou, max_det=self.max_det, classes=self.classes, content=content)
-        return [
-            _to_original(boxes, scores, labels, batch.to_input[i], batch.original_hw[i]) for i, (boxes, scores, labels) in enumerate(found)
-        ]
+        return [_to_original(boxes, scores, labels, batch.to_input[i], batch.original_hw[i]) for i, (boxes, scores, labels) in enumerate(found)]
 
     def metric(self) -> DetectionMetric:
         """Return a fresh accumulator over the validation pictures. Needs `truth`."""

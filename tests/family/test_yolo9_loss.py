@@ -33,9 +33,7 @@ def net() -> YOLO9:
     return net.double()
 
 
-def terms_of(
-    net: YOLO9, images: Tensor, targets: list[list[Row]], *, weight: list[float] | None = None, **settings: Any
-) -> dict[str, Term]:
+def terms_of(net: YOLO9, images: Tensor, targets: list[list[Row]], *, weight: list[float] | None = None, **settings: Any) -> dict[str, Term]:
     loss = YOLO9Loss(NC, **settings)
     batch = detection_batch(images, targets, weight=weight)
     return loss.terms(net(*loss.inputs(batch, loss.facts(batch))), batch)

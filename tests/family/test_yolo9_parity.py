@@ -41,8 +41,7 @@ def test_names_and_shapes_are_those_of_the_published_weights(size: str) -> None:
 def test_infer_reads_the_arguments_of_build_from_shapes(size: str) -> None:
     with torch.device("meta"):
         state = {
-            name: torch.empty([int(side) for side in shape.split("x") if side != "scalar"])
-            for name, shape in compare.recorded_keys(f"yolo9-{size}")
+            name: torch.empty([int(side) for side in shape.split("x") if side != "scalar"]) for name, shape in compare.recorded_keys(f"yolo9-{size}")
         }
     assert infer(state) == {"size": size, "nc": 80, "tower_classes": None, "aux": True}
 

@@ -11,9 +11,7 @@ from libreyolo.data.augment.resize import resize_bilinear
 from libreyolo.interfaces.input import InputSpec
 
 
-def letterbox_geometry(
-    hw: tuple[int, int], imgsz: tuple[int, int], spec: InputSpec
-) -> tuple[tuple[int, int], tuple[float, float, float, float]]:
+def letterbox_geometry(hw: tuple[int, int], imgsz: tuple[int, int], spec: InputSpec) -> tuple[tuple[int, int], tuple[float, float, float, float]]:
     """Return the size a picture is resized to and (sx, sy, tx, ty) with x_input = sx * x_original + tx.
 
     "letterbox": the larger zoom that fits, sides cut down to whole pixels (at least 1); "stretch": the input's size. The scales are those

@@ -66,9 +66,7 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     stem = _shape(state, "backbone.conv0.conv.weight")[0], _shape(state, "backbone.elan1.cv4.conv.weight")[0]
     sizes = [size for size, w in WIDTHS.items() if (w.stem[0], w.stage1) == stem]
     if not sizes:
-        raise UserError(
-            f"These weights are not yolo9: no size has {stem[0]} channels in backbone.conv0 and {stem[1]} after backbone.elan1."
-        )
+        raise UserError(f"These weights are not yolo9: no size has {stem[0]} channels in backbone.conv0 and {stem[1]} after backbone.elan1.")
     tower_classes = None if tower == tower_width(sizes[0], nc) else tower
     aux = any(name.startswith("aux") for name in state)
     _compare(state, build_on_meta(sizes[0], nc, tower_classes, aux).state_dict())
@@ -112,9 +110,7 @@ class Head(nn.Module):
             )
             for width in channels
         )
-        self.cv3 = nn.ModuleList(
-            nn.Sequential(ConvBNAct(width, tower, 3), ConvBNAct(tower, tower, 3), nn.Conv2d(tower, nc, 1)) for width in channels
-        )
+        self.cv3 = nn.ModuleList(nn.Sequential(ConvBNAct(width, tower, 3), ConvBNAct(tower, tower, 3), nn.Conv2d(tower, nc, 1)) for width in channels)
         for stride, box_tower, class_tower in zip(STRIDES, self.cv2, self.cv3, strict=True):
             # A constant adds nothing to a softmax: 1 is the value of the published recipe, and the tower's weights decide.
             nn.init.constant_(box_tower[-1].bias, 1.0)  # type: ignore[index]

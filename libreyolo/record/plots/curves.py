@@ -73,9 +73,7 @@ def _mark_best(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
     if best is None:
         return
     value, epoch = float(best["best_metric"]), int(best["best_epoch"])
-    axes.plot(
-        [epoch], [value], marker="*", markersize=12, color=style.INK, linestyle="", label=f"best {value:.3f} (epoch {epoch})", zorder=5
-    )
+    axes.plot([epoch], [value], marker="*", markersize=12, color=style.INK, linestyle="", label=f"best {value:.3f} (epoch {epoch})", zorder=5)
     axes.legend(loc="best")
 
 

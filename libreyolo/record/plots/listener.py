@@ -83,9 +83,7 @@ def draw_validation(event: ValidationEnd, names: dict[int, str], folder: Path) -
     """Draw what a validation's curves and samples hold: pr_curve.png, f1_curve.png, confusion.png, predictions.png in `folder`."""
     curves = event.curves
     if "pr_precision" in curves:
-        attempt(
-            folder / "pr_curve.png", lambda path: draw_pr_curve(curves["pr_recall"], curves["pr_precision"], curves["ap50"], names, path)
-        )
+        attempt(folder / "pr_curve.png", lambda path: draw_pr_curve(curves["pr_recall"], curves["pr_precision"], curves["ap50"], names, path))
     if "confidence" in curves:
         tables = {key: curves[key] for key in ("confidence", "f1", "precision", "recall", "instances", "best_conf")}
         attempt(folder / "f1_curve.png", lambda path: draw_confidence_curves(**tables, names=names, path=path))

@@ -40,6 +40,5 @@ def draw_batch(images: Tensor, boxes: Tensor, labels: Tensor, valid: Tensor, nam
 
 def _marks(boxes: np.ndarray, labels: np.ndarray, names: dict[int, str]) -> list[Mark]:
     return [
-        Mark((box[0], box[1], box[2], box[3]), names[label], class_color(label))
-        for box, label in zip(boxes.tolist(), labels.tolist(), strict=True)
+        Mark((box[0], box[1], box[2], box[3]), names[label], class_color(label)) for box, label in zip(boxes.tolist(), labels.tolist(), strict=True)
     ]

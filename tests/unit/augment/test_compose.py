@@ -74,9 +74,7 @@ def test_mixup_is_the_mean_of_both_layers():
     plan = plan_of(settings, pictures)
     layers = [
         render(
-            Plan(
-                tuple(Slot(s.picture, 0, s.to_output, s.shown, s.window, s.edge_scale) for s in plan.slots if s.layer == n), None, 0, True
-            ),
+            Plan(tuple(Slot(s.picture, 0, s.to_output, s.shown, s.window, s.edge_scale) for s in plan.slots if s.layer == n), None, 0, True),
             pictures,
             (64, 64),
         )

@@ -39,9 +39,7 @@ def scene(seed: int, *, smallest: float, largest: float, num_targets: int = 6) -
     target_boxes = torch.cat((corner, corner + (smallest + rand(2, num_targets, 2) * (largest - smallest)).round()), dim=-1)
     valid = torch.arange(num_targets) < torch.tensor([[num_targets], [num_targets // 2]])
     labels = torch.randint(0, NUM_CLASSES, (2, num_targets), generator=rng) * valid
-    return Scene(
-        boxes, rand(2, len(centres), NUM_CLASSES), centres, target_boxes * valid.unsqueeze(-1), labels, valid, strides.squeeze(1) * 3
-    )
+    return Scene(boxes, rand(2, len(centres), NUM_CLASSES), centres, target_boxes * valid.unsqueeze(-1), labels, valid, strides.squeeze(1) * 3)
 
 
 def slow_assignment(s: Scene, topk: int) -> list[dict[int, tuple[int, float]]]:
@@ -103,8 +101,7 @@ def test_the_scenes_hold_conflicts_fallbacks_and_limits() -> None:
     assert without_reach != as_dicts(task_aligned(*large[:6], reach=large.reach, topk=5))
     free = sum(len(p) for s in (large,) for p in as_dicts(task_aligned(*s[:6], reach=s.reach, topk=5)))
     wanted = sum(
-        int(task_aligned(*(t[:, n : n + 1] if i > 2 else t for i, t in enumerate(large[:6])), reach=large.reach, topk=5).used.sum())
-        for n in range(6)
+        int(task_aligned(*(t[:, n : n + 1] if i > 2 else t for i, t in enumerate(large[:6])), reach=large.reach, topk=5).used.sum()) for n in range(6)
     )
     assert free < wanted, "no conflict"
     x, y = tiny.centres.unbind(-1)
@@ -117,9 +114,7 @@ def test_the_scenes_hold_conflicts_fallbacks_and_limits() -> None:
 def test_result_is_free_of_padding_and_of_the_other_pictures() -> None:
     s = scene(1, smallest=8, largest=40)
     together = task_aligned(*s[:6], topk=5)
-    alone = task_aligned(
-        s.boxes[1:], s.probabilities[1:], s.centres, s.target_boxes[1:, :3], s.target_labels[1:, :3], s.target_valid[1:, :3], topk=5
-    )
+    alone = task_aligned(s.boxes[1:], s.probabilities[1:], s.centres, s.target_boxes[1:, :3], s.target_labels[1:, :3], s.target_valid[1:, :3], topk=5)
     assert not together.used[1, 3:].any()
     assert torch.equal(together.weight[1, :3], alone.weight[0])
     assert (together.weight[1, 3:] == 0).all()
@@ -136,9 +131,7 @@ def test_fewer_anchors_than_topk_and_predictions_without_overlap_stay_finite() -
     centres = torch.tensor([[4.0, 4.0], [12.0, 4.0]])
     far = torch.full((1, 2, 4), 500.0)
     target = torch.tensor([[[0.0, 0.0, 16.0, 16.0]]])
-    found = task_aligned(
-        far, torch.full((1, 2, 1), 0.5), centres, target, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.bool)
-    )
+    found = task_aligned(far, torch.full((1, 2, 1), 0.5), centres, target, torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.bool))
     assert found.weight.shape == (1, 1, 2)
     assert (found.weight == 0).all()
 

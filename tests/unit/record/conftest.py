@@ -82,9 +82,7 @@ Runner = Callable[..., None]
 def run_epochs() -> Runner:
     """A player of epochs `start_epoch + 1 .. last` for listeners; `finish` also ends the run."""
 
-    def play(
-        listeners: Sequence[Listener], run_dir: Path, last: int, *, start_epoch: int = 0, epochs: int = 5, finish: bool = True
-    ) -> None:
+    def play(listeners: Sequence[Listener], run_dir: Path, last: int, *, start_epoch: int = 0, epochs: int = 5, finish: bool = True) -> None:
         def tell(verb: str, event: Any) -> None:
             for listener in listeners:
                 getattr(listener, verb)(event)

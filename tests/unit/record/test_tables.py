@@ -29,8 +29,7 @@ def lines_of(run_dir):
 def test_first_ten_columns_are_fixed_and_the_rest_follow_as_they_come(tmp_path):
     table_after(tmp_path, {"lr/group0": 0.1, "train/box_loss": 1.0, "epoch": 1, "train/loss": 2.0})
     assert lines_of(tmp_path) == [
-        "epoch,time,train/loss,validated,is_best,current_metric,current_metric_name,best_metric,best_metric_name,best_epoch,"
-        "lr/group0,train/box_loss",
+        "epoch,time,train/loss,validated,is_best,current_metric,current_metric_name,best_metric,best_metric_name,best_epoch,lr/group0,train/box_loss",
         "1,,2.0,,0,,,,,,0.1,1.0",
     ]
 
