@@ -1,1 +1,19 @@
-"""LibreYOLO Train."""
+"""LibreYOLO Train: from libreyolo import LibreYOLO."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from libreyolo.api import LibreYOLO
+
+__all__ = ["LibreYOLO"]
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy: `import libreyolo` must not pay for torch (the command line's help, Hydra's composition).
+    if name == "LibreYOLO":
+        from libreyolo.api import LibreYOLO
+
+        return LibreYOLO
+    raise AttributeError(f"module 'libreyolo' has no attribute {name!r}")

@@ -13,6 +13,8 @@ from difflib import get_close_matches
 class UserError(ValueError):
     """A mistake in what the user gave, told in one sentence."""
 
+    one_sentence = True
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'epochs'?" for the known name closest to `name`, or "" where none is close."""

@@ -175,9 +175,7 @@ def _names(path: Path, content: dict[str, Any]) -> dict[int, str]:
         raise UserError(f"{path}: names must be a list or a mapping from class id to name, not {names!r}.")
     outside = [key for key in known if key < 0 or (nc is not None and key >= nc)]
     if outside:
-        raise UserError(
-            f"{path}: names has the class id {outside[0]}, outside 0..{(nc if nc is not None else length) - 1}; correct it or nc."
-        )
+        raise UserError(f"{path}: names has the class id {outside[0]}, outside 0..{(nc if nc is not None else length) - 1}; correct it or nc.")
     if length == 0:
         raise UserError(f"{path}: names is empty; name at least one class.")
     if nc is not None and nc != length:

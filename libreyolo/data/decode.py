@@ -83,6 +83,16 @@ def decode_picture(path: str | Path, target_hw: tuple[int, int] | None = None) -
         raise PictureError(_reason(error)) from error
 
 
+def picture_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
+    """Return a picture that is already open as uint8 RGB [h, w, 3], upright, by the rules above. Raises PictureError."""
+    try:
+        return np.array(_to_rgb(ImageOps.exif_transpose(image)))
+    except PictureError:
+        raise
+    except Exception as error:  # see probe_picture
+        raise PictureError(_reason(error)) from error
+
+
 def _open(path: str | Path) -> Image.Image:
     Image.init()
     return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])

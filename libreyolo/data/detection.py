@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from libreyolo.data.dataset_yaml import DatasetYaml, find_yaml, read_yaml
+from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
@@ -71,17 +71,22 @@ def load_detection(
     classes: Sequence[int] | None = None,
     cache: Cache = False,
     max_hw: tuple[int, int] | None = None,
+    root: str | Path | None = None,
 ) -> DetectionData:
     """Read a detection set: find it, list its pictures, scan them and their labels; log what was found.
 
     cwd: what a relative `data` is relative to; the working directory of this moment where not given.
     single_cls: every box becomes class 0, "item". classes: keep only the boxes of these ids, not renumbered.
+    root: a folder that replaces the data.yaml's own `path:`.
     cache, max_hw: keep decoded pictures, shrunk to fit `max_hw` (h, w); only `image(i, max_hw)` with that size is served from memory.
     Raises UserError for anything the user has to correct; nothing of the user's is ever written.
     """
     if cache not in (False, "ram", "disk"):
         raise UserError(f"cache={cache!r} is not known; use False, 'ram' or 'disk'.")
-    description = read_yaml(find_yaml(data, (cwd or Path.cwd()).absolute()))
+    base = (cwd or Path.cwd()).absolute()
+    description = read_yaml(find_yaml(data, base))
+    if root is not None:
+        description = replace(description, root=absolute(root, base))
     options = _Options(single_cls, _checked_classes(classes, description), cache, max_hw)
     report: dict[str, SplitReport] = {}
     train = _load_split(description, "train", options, report)

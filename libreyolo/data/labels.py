@@ -100,9 +100,7 @@ def _read_row(fields: list[str], nc: int, ids: list[int]) -> tuple[int, NDArray[
     class_id = _class_id(fields[0], nc, ids)
     if len(fields) != 5 and (len(fields) < 7 or len(fields) % 2 == 0):
         hint = " (if the last one is a confidence or a track number, remove it)" if len(fields) == 6 else ""
-        raise _RowError(
-            f"has {len(fields)} fields, but a box has 5 (class cx cy w h) and a polygon an odd number from 7 on{hint}: {_shown(fields)}"
-        )
+        raise _RowError(f"has {len(fields)} fields, but a box has 5 (class cx cy w h) and a polygon an odd number from 7 on{hint}: {_shown(fields)}")
     numbers = [_number(text) for text in fields[1:]]
     if not all(math.isfinite(number) for number in numbers):
         raise _UselessRowError(f"has a coordinate that is not finite ({_shown(fields)})")

@@ -154,9 +154,7 @@ def _refuse_unusable(report: SplitReport, num_usable: int, split: str) -> None:
         return
     examples = "; ".join(f"{path}: {reason}" for path, reason in report.skipped[:3])
     total = num_bad + num_usable
-    which = (
-        f"none of the {total} pictures is usable" if num_usable == 0 else f"{num_bad} of {total} pictures, more than half, cannot be used"
-    )
+    which = f"none of the {total} pictures is usable" if num_usable == 0 else f"{num_bad} of {total} pictures, more than half, cannot be used"
     raise UserError(f"{split}: {which} (for example {examples}); repair the set or correct its paths.")
 
 

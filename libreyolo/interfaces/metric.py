@@ -19,3 +19,6 @@ class Metric(Protocol):
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by their column names ("metrics/mAP50-95"); defined (never NaN) for empty input."""
+
+    def curves(self) -> dict[str, Any]:
+        """Return what pictures are drawn from, beyond single numbers; the content belongs to the task."""

@@ -1,1 +1,1 @@
-"""Pure tensor functions: boxes, IoU, NMS, assignment."""
+"""Pure functions on tensors and numbers: boxes, IoU, NMS, assignment, keyed randomness."""

@@ -1,0 +1,1 @@
+"""Hydra config groups: presets over the arguments of train()."""

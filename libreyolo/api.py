@@ -1,0 +1,364 @@
+"""The Python door: `LibreYOLO(...)` trains, validates, predicts and saves. The one place where library and launcher meet."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+import launch
+from launch import rundir
+from libreyolo import build, resume, run, schema
+from libreyolo import weights as weights_files
+from libreyolo.assembly import assembly_for
+from libreyolo.assembly.parts import Seat
+from libreyolo.engine import checkpoint
+from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.validate import validate
+from libreyolo.errors import UserError, nearest
+from libreyolo.interfaces.input import InputSpec
+from libreyolo.predict import run as run_prediction
+from libreyolo.recipe import Recipe
+from libreyolo.recipe.checks import image_hw, image_size, on_stride
+from libreyolo.results import Result
+
+log = logging.getLogger(__name__)
+
+
+class LibreYOLO:
+    """A model of any family.
+
+    model: a model name ("yolo9s": random weights), a published name ("LibreYOLO9s.pt": from disk, else fetched) or the path of a weights file.
+    Raises UserError for a name or file that cannot be used. Building a model touches no GPU.
+
+    Attributes: family, size, net (on `device`), names (class id to name), nc, imgsz, task, device.
+    """
+
+    def __init__(self, model: str | Path = "yolo9s") -> None:
+        known = schema.model_names()
+        self.device = torch.device("cpu")
+        self._file: weights_files.Weights | None = None
+        if str(model) in known:
+            self.family, self.size = known[str(model)]
+            self.names = {i: f"class_{i}" for i in range(80)}
+            self.imgsz = schema.default_imgsz(self.family, self.size)
+            self._options: dict[str, Any] = {}
+            self._extras: dict[str, Any] = {}
+            self.net: nn.Module = self.family.network.build(self.size, self.nc)
+        else:
+            self._take(weights_files.load(_find(model, known)))
+
+    def _take(self, file: weights_files.Weights) -> None:
+        """Become the model of a weights file."""
+        self._file = file
+        self.family, self.size, self.names, self.imgsz = file.family, file.size, dict(file.names), file.imgsz
+        # Training-only branches are not built for inference; their tensors stay in `_file` for a fine-tune.
+        self._options = {k: v for k, v in file.options.items() if k not in file.family.recipe().network_options()}
+        self._extras = dict(file.extras)
+        self.net = file.family.network.build(file.size, len(file.names), **self._options)
+        weights_files.load_whole(self.net, file.state, file.path)
+        self.net.eval()
+
+    @property
+    def nc(self) -> int:
+        """Number of classes."""
+        return len(self.names)
+
+    @property
+    def task(self) -> str:
+        """The family's task: detect, classify, semantic, restore or point."""
+        return self.family.task
+
+    # ------------------------------------------------------------------------------------------------------------------ training
+
+    def train(
+        self,
+        data: str | Path | None = None,
+        *,
+        cfg: str | Path | None = None,
+        callbacks: Sequence[Any] = (),
+        _run_dir: Path | None = None,
+        _cwd: Path | None = None,
+        **arguments: Any,
+    ) -> dict[str, Any]:
+        """Train this model and leave the best weights in it.
+
+        data: path of a data.yaml or a built-in name. cfg: a yaml of arguments; those given here win. The other arguments are the keys of the
+        family's recipe (`python train.py --help`); an unknown one is an error. More than one device starts one process for each; callbacks must
+        be picklable then, and the calling script needs its `if __name__ == "__main__":` guard.
+
+        Returns a dict: save_dir, best_checkpoint, last_checkpoint, best_metric, val_metrics, epoch_losses and more. Raises UserError (a
+        ValueError) for what the user can mend, before any worker starts where it can be known.
+        """
+        cwd = _cwd or Path.cwd()
+        typed = _read_cfg(cfg, cwd) | arguments | ({} if data is None else {"data": str(data)})
+        job = self._job(typed, callbacks, cwd)
+        environment = launch.detect(os.environ)
+        cuda_count = torch.cuda.device_count()
+        if environment is not None:
+            device, note = launch.check_device(environment, job.recipe.device, cuda_count=cuda_count)
+            outcome = self._train_here(job, _run_dir, torch.device(device), environment, note)
+        else:
+            mps = torch.backends.mps.is_available()
+            placement = launch.parse(job.recipe.device, cuda_count=cuda_count, nproc=job.recipe.nproc, mps_available=mps)
+            if placement.num_processes > 1:
+                outcome = self._train_spawned(job, typed, placement, _run_dir)
+            else:
+                outcome = self._train_here(job, _run_dir, torch.device(placement.device_for(0)), None, placement.note)
+        self._take_best(outcome)
+        return outcome.result
+
+    def _job(self, typed: Mapping[str, Any], callbacks: Sequence[Any], cwd: Path) -> run.Job:
+        """Resolve and check everything that can be known before the data is read."""
+        project = _below(cwd, str(typed.get("project", Recipe.project)))
+        found = resume.find_checkpoint(self._resume_request(typed), project, cwd)
+        resumed = resume.open_checkpoint(found) if found else None
+        arguments = dict(typed)
+        if resumed:
+            arguments = resume.merged_arguments(resumed, typed)
+            arguments.pop("family", None), arguments.pop("size", None)
+        recipe = schema.resolve(self.family, self.size, arguments)
+        recipe = replace(recipe, project=str(project))
+        if resumed:
+            resume.refuse_finished(resumed, recipe.epochs)
+        if recipe.data is None and recipe.data_dir is None:
+            raise UserError(
+                "data is missing: say what to train on, data=path/to/data.yaml (Python: train(data=...)), or try the embedded set: data=shapes."
+            )
+        spec = self._spec(recipe)
+        on_stride(recipe.imgsz, spec.stride)
+        extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
+        return run.Job(self.family, recipe, spec, self._start(recipe, cwd), extras, cwd, resumed, tuple(callbacks))
+
+    def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
+        """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
+        wish = typed.get("resume", False)
+        if wish is True and self._file is not None and "optimizer" in self._file.content:
+            return str(self._file.path)
+        return bool(wish) if isinstance(wish, bool) else str(wish)
+
+    def _start(self, recipe: Recipe, cwd: Path) -> build.Start:
+        if recipe.pretrained:
+            name = self.family.published_name(self.size) if recipe.pretrained is True else str(recipe.pretrained)
+            file = weights_files.load(weights_files.find(name, cwd))
+            if file.family.name != self.family.name:
+                raise UserError(f"pretrained={recipe.pretrained} is a {file.family.name} file; this model is {self.family.name}.")
+            return build.Start(file.state, file.options, str(file.path))
+        if self._file is None:
+            return build.Start(None, self._options, "random weights")
+        # The net may have moved on since the file was read (trained, edited): it wins over the file.
+        state: dict[str, Tensor] = {**self._file.state, **{k: v.cpu() for k, v in self.net.state_dict().items()}}
+        return build.Start(state, self._options, str(self._file.path))
+
+    def _spec(self, recipe: Recipe | None = None) -> InputSpec:
+        """Return the input convention: the family's, with the letterbox position of the weights or the recipe."""
+        position = getattr(recipe, "letterbox_pad", None) or self._extras.get("letterbox_pad") or self.family.input.pad_position
+        return replace(self.family.input, pad_position=position)
+
+    def _train_here(self, job: run.Job, run_dir: Path | None, device: torch.device, environment: Any, note: str) -> run.Outcome:
+        """Walk the single-device path: this process is the only rank, or one rank of a group that somebody started."""
+        recipe = job.recipe
+        world_size = environment.world_size if environment else 1
+        launch.check_divisible(recipe.batch, world_size)
+        timeout = timedelta(minutes=recipe.ddp_timeout)
+        with (
+            launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=str(device)),
+            _Determinism(recipe.deterministic),
+        ):
+            seat = Seat(
+                rank=environment.rank if environment else 0,
+                world_size=world_size,
+                ranks_on_host=environment.local_world_size if environment else 1,
+                device=device,
+            )
+            if seat.rank == 0 and note:
+                log.info("%s", note)
+            return run.train(job, seat, lambda: _settle(job, run_dir))
+
+    def _train_spawned(self, job: run.Job, typed: Mapping[str, Any], placement: Any, run_dir: Path | None) -> run.Outcome:
+        """Start one process per device; each rebuilds the model from a temporary file and walks the single-device path."""
+        launch.require_spawn_support(
+            self.family.name, self.family.spawns, f'LibreYOLO("{self.family.name}{self.size}").train', placement.num_processes
+        )
+        launch.check_divisible(job.recipe.batch, placement.num_processes)
+        folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
+        try:
+            model = self._worker_model(folder)
+            arguments = dict(typed)
+            result: run.Outcome = launch.spawn_ddp_train(
+                _train_worker, (model, arguments, list(job.callbacks), job.cwd, run_dir), num_processes=placement.num_processes
+            )
+            return result
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _worker_model(self, folder: Path) -> str:
+        """Return what a worker builds its model from: the name for random weights, else a temporary file with this model's weights."""
+        if self._file is None:
+            return f"{self.family.name}{self.size}"
+        state = {**self._file.state, **{k: v.cpu() for k, v in self.net.state_dict().items()}}
+        content = checkpoint.weights_dict(state, self._meta())
+        checkpoint.write(content, folder / "weights.pt")
+        return str(folder / "weights.pt")
+
+    def _take_best(self, outcome: run.Outcome) -> None:
+        """Load the best checkpoint of a finished run into this object, and put it back on its device."""
+        path = Path(outcome.result["best_checkpoint"])
+        if path.exists():
+            self._take(weights_files.load(path))
+        self.device = torch.device("cpu")
+
+    # ---------------------------------------------------------------------------------------------------------- using a model
+
+    def val(self, data: str | Path | None = None, *, split: str = "val", conf: float = 0.001, iou: float = 0.6, **arguments: Any) -> dict[str, float]:
+        """Validate this model and return its metrics by column name ("metrics/mAP50-95").
+
+        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. `arguments`: batch,
+        imgsz, device, workers and max_det, as in `train`. Raises UserError when the classes of data and model differ in number.
+        """
+        cwd = Path.cwd()
+        trained = self._file.content.get("config", {}) if self._file else {}
+        imgsz = trained.get("imgsz", self.imgsz) if isinstance(trained, dict) else self.imgsz
+        values = {"data": str(data) if data is not None else trained.get("data"), "imgsz": imgsz, **arguments}
+        if values["data"] is None:
+            raise UserError("data is missing: val(data='path/to/data.yaml').")
+        recipe = schema.resolve(self.family, self.size, values)
+        on_stride(recipe.imgsz, self.family.input.stride)
+        device = self._pick_device(recipe.device)
+        assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
+        try:
+            if len(assembly.names) != self.nc:
+                raise UserError(f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared.")
+            loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
+            if loader is None:
+                raise UserError(f"{values['data']} has no {split} split to validate on.")
+            task = assembly.task(split, conf=conf, iou=iou)
+            found = validate(self.net.to(device), task, loader, device=device, amp_dtype=build.amp_dtype(recipe, device))
+            loader.close()
+            return found.metrics
+        finally:
+            assembly.close()
+
+    def predict(
+        self,
+        source: Any,
+        *,
+        conf: float = 0.25,
+        iou: float = 0.45,
+        imgsz: int | Sequence[int] | None = None,
+        device: Any = None,
+        classes: Sequence[int] | None = None,
+        max_det: int = 300,
+        batch: int = 1,
+        save: str | Path | None = None,
+    ) -> list[Result]:
+        """Return one Result for each picture of `source`: a file, a folder, a glob, a PIL picture, an RGB uint8 array, or a list of those.
+
+        conf, iou: lowest score kept, and the overlap above which the weaker of two boxes of a class goes. classes: keep only these ids. save: a
+        folder for the drawn pictures.
+        """
+        wanted = image_size(imgsz if imgsz is not None else self.imgsz)
+        on_stride(wanted, self.family.input.stride)
+        self._pick_device(device if device is not None else str(self.device))
+        assembly = assembly_for(self.family)
+        task = assembly.predictor(self.family, self._spec(), self.names, conf=conf, iou=iou, max_det=max_det, classes=classes)
+        found = run_prediction(self.net, task, source, cwd=Path.cwd(), hw=image_hw(wanted), batch=batch, device=self.device)
+        results = [Result(picture, prediction, self.names, path) for path, picture, prediction in found]
+        if save is not None:
+            for index, result in enumerate(results):
+                result.save(Path(save) / (result.path.with_suffix(".png").name if result.path else f"picture_{index}.png"))
+        return results
+
+    def save(self, path: str | Path) -> Path:
+        """Write the weights of the inference network as a LibreYOLO weights file; an existing file is replaced whole. Return its path."""
+        target = Path(path)
+        checkpoint.write(checkpoint.weights_dict(self.net.state_dict(), self._meta()), target)
+        return target
+
+    def _meta(self) -> WeightsMeta:
+        spec = self._spec()
+        extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
+        return WeightsMeta(self.family.name, self.size, self.family.task, self.names, self.imgsz, extras)
+
+    def _pick_device(self, device: Any) -> torch.device:
+        """Move to the one device of `device` and return it."""
+        placement = launch.parse(device, cuda_count=torch.cuda.device_count(), mps_available=torch.backends.mps.is_available())
+        self.device = torch.device(placement.device_for(0))
+        self.net.to(self.device)
+        return self.device
+
+
+def _train_worker(model: str, arguments: dict[str, Any], callbacks: list[Any], cwd: Path, run_dir: Path | None) -> run.Outcome:
+    """Run in every spawned worker: the ordinary path, in which the rank variables are set."""
+    worker = LibreYOLO(model)
+    job = worker._job(arguments, callbacks, cwd)
+    environment = launch.detect(os.environ)
+    assert environment is not None, "a worker has its rank in the environment"
+    device, note = launch.check_device(environment, job.recipe.device, cuda_count=torch.cuda.device_count())
+    return worker._train_here(job, run_dir, torch.device(device), environment, note)
+
+
+def _find(model: str | Path, known: Mapping[str, Any]) -> Path:
+    text = str(model)
+    if "/" not in text and "\\" not in text and "." not in text and not Path(text).exists():
+        raise UserError(f"Unknown model '{text}'.{nearest(text, known)} Known: {', '.join(known)}; or give a weights file.")
+    return weights_files.find(text, Path.cwd())
+
+
+def _read_cfg(cfg: str | Path | None, cwd: Path) -> dict[str, Any]:
+    if cfg is None:
+        return {}
+    path = _below(cwd, str(cfg))
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cfg={cfg} could not be read: {error.strerror or error} ({path}).") from error
+    except yaml.YAMLError as error:
+        raise UserError(f"cfg={cfg} is not valid YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"cfg={cfg} must hold arguments as `key: value` lines.")
+    return {str(k): v for k, v in values.items() if k not in ("family", "size", "weights")}
+
+
+def _below(cwd: Path, path: str) -> Path:
+    found = Path(path).expanduser()
+    return found if found.is_absolute() else cwd / found
+
+
+def _settle(job: run.Job, run_dir: Path | None) -> Path:
+    """Return the run directory: the resumed run's own, the one Hydra made, or a new one below project/name."""
+    recipe = job.recipe
+    return rundir.settle(
+        Path(recipe.project),
+        recipe.name,
+        exist_ok=recipe.exist_ok,
+        resume_dir=job.resumed.run_dir if job.resumed else None,
+        explicit=run_dir,
+    )
+
+
+class _Determinism:
+    """Ask torch for repeatable kernels while training, and put its setting back."""
+
+    def __init__(self, wanted: bool) -> None:
+        self.wanted = wanted
+
+    def __enter__(self) -> None:
+        self.before = torch.are_deterministic_algorithms_enabled()
+        if self.wanted:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            log.info("deterministic=true: repeatable kernels where torch has them; expect slower steps.")
+
+    def __exit__(self, *error: object) -> None:
+        torch.use_deterministic_algorithms(self.before)

@@ -1,0 +1,55 @@
+"""What a detection run draws: label statistics and a training batch at its start, the worst validation pictures as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from libreyolo.data.detection import DetectionData
+from libreyolo.interfaces.batch import DetectionBatch
+from libreyolo.interfaces.events import TrainStart, ValidationEnd
+from libreyolo.metrics.detection import DetectionMetric
+from libreyolo.record.plots.labels import draw_labels
+from libreyolo.record.plots.listener import PictureListener, attempt
+from libreyolo.record.plots.train_batch import draw_batch
+
+
+class DetectionPictures(PictureListener):
+    """Gives the picture listener the pictures themselves.
+
+    first_batch: returns the first training batch, as the network sees it, on the CPU. samples: validation pictures drawn beside their labels.
+    """
+
+    def __init__(
+        self, run_dir: Path, names: dict[int, str], data: DetectionData, *, first_batch: Callable[[int], DetectionBatch], samples: int
+    ) -> None:
+        super().__init__(run_dir, names)
+        self.data, self.first_batch, self.num_samples = data, first_batch, samples
+
+    def on_train_start(self, event: TrainStart) -> None:
+        super().on_train_start(event)
+        attempt(self.folder / "labels.png", self._draw_labels)
+        attempt(self.folder / "train_batch.png", lambda path: self._draw_batch(event.start_epoch, path))
+
+    def on_validation_end(self, event: ValidationEnd) -> None:
+        metric = next((m for m in event.samples if isinstance(m, DetectionMetric)), None)
+        pictures = self.data.val
+        if metric is None or pictures is None:
+            super().on_validation_end(event)
+            return
+        worst = metric.worst(self.num_samples)
+        drawn = [metric.sample(i, pictures.image(i), pictures.path(i).name) for i in worst]
+        super().on_validation_end(replace(event, samples=drawn))
+
+    def _draw_labels(self, path: Path) -> None:
+        train = self.data.train
+        corners = train.box_rows
+        centred = np.concatenate([(corners[:, :2] + corners[:, 2:]) / 2, corners[:, 2:] - corners[:, :2]], axis=1)
+        draw_labels(train.label_rows, centred, np.diff(train.offsets), self.names, path)
+
+    def _draw_batch(self, epoch: int, path: Path) -> None:
+        batch = self.first_batch(epoch)
+        draw_batch(batch.images, batch.boxes, batch.labels, batch.valid, self.names, path)

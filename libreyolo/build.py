@@ -1,0 +1,185 @@
+"""From names and a recipe to a trainer that is ready to fit: network, loss, loaders, optimiser, schedule, average."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from libreyolo.assembly.parts import Assembly, Seat
+from libreyolo.engine import collectives
+from libreyolo.engine.batchnorm import synchronise, warn_small_batch
+from libreyolo.engine.ema import EMA
+from libreyolo.engine.freeze import freeze
+from libreyolo.engine.optimizer import build_optimizer, parameter_groups
+from libreyolo.engine.precise_bn import recompute_statistics
+from libreyolo.engine.progress import Progress
+from libreyolo.engine.schedule import Schedule
+from libreyolo.engine.step import TrainStep
+from libreyolo.engine.trainer import EpochSummary, Plan, Trainer
+from libreyolo.errors import UserError
+from libreyolo.interfaces.family import Family
+from libreyolo.interfaces.task import Loader
+from libreyolo.recipe import Recipe
+from libreyolo.weights import transfer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where the weights come from: a state (None: random ones), what the network needs beside its size, and a name for the log."""
+
+    state: Mapping[str, Tensor] | None
+    options: Mapping[str, Any]
+    origin: str
+
+
+def training_network(family: Family, recipe: Recipe, nc: int, start: Start) -> nn.Module:
+    """Return the network to train, on the CPU, with every tensor of `start` that fits; one log line says how many."""
+    torch.manual_seed(recipe.seed)  # new layers are the same on every rank and in every run of this seed
+    net: nn.Module = family.network.build(recipe.size, nc, **{**start.options, **recipe.network_options()})
+    if start.state is None:
+        log.info("%s%s starts from random weights.", family.name, recipe.size)
+    else:
+        taken, wanted = transfer(net, start.state)
+        log.info("%d of %d tensors taken from %s.", taken, wanted, start.origin)
+        if taken == 0:
+            raise UserError(f"No tensor of {start.origin} fits {family.name}{recipe.size}.")
+    return net
+
+
+def amp_dtype(recipe: Recipe, device: torch.device) -> torch.dtype | None:
+    """Return the type of mixed precision, None for float32: amp=false, or a device other than CUDA."""
+    if not recipe.amp or device.type != "cuda":
+        return None
+    if recipe.amp_dtype == "auto":
+        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+    return {"bfloat16": torch.bfloat16, "float16": torch.float16}[recipe.amp_dtype]
+
+
+def accumulation(recipe: Recipe) -> int:
+    """Return the micro-batches of an optimiser step: round(nbs / batch), at least 1."""
+    return max(round(recipe.nbs / recipe.batch), 1) if recipe.nbs else 1
+
+
+def schedule(recipe: Recipe, steps_per_epoch: int) -> Schedule:
+    """Return the learning-rate curve in optimiser steps."""
+    return Schedule(
+        kind=recipe.scheduler,
+        lr0=recipe.lr0,
+        total_steps=recipe.epochs * steps_per_epoch,
+        warmup_steps=round(min(recipe.warmup_epochs, recipe.epochs) * steps_per_epoch),
+        lr_start=recipe.warmup_lr_start,
+        min_ratio=recipe.min_lr_ratio,
+        tail_steps=min(recipe.no_aug_epochs, recipe.epochs) * steps_per_epoch,
+        poly_power=recipe.poly_power,
+        drop_step=recipe.lr_drop * steps_per_epoch,
+        momentum=recipe.momentum,
+        warmup_momentum=recipe.warmup_momentum,
+    )
+
+
+@dataclass
+class Training:
+    """A trainer and what belongs to it."""
+
+    trainer: Trainer
+    bare: nn.Module
+    ema: EMA | None
+    optimizer: torch.optim.Optimizer
+    loaders: list[Loader]
+
+    def load_state(self, content: Mapping[str, Any]) -> None:
+        """Put a training checkpoint back: weights, average, optimiser, scaler. Raises UserError for what is missing or does not fit."""
+        live = content.get("train_model", content["model"])
+        try:
+            self.bare.load_state_dict(live)
+            if self.ema:
+                self.ema.average.load_state_dict(content["ema"])
+                self.ema.updates = int(content["ema_updates"])
+            self.optimizer.load_state_dict(content["optimizer"])
+            if content.get("scaler"):
+                self.trainer.step.scaler.load_state_dict(content["scaler"])
+        except (KeyError, ValueError, RuntimeError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(f"The checkpoint does not fit this run and was not resumed: {reason}") from error
+
+    def close(self) -> None:
+        """End the loaders' workers."""
+        for loader in self.loaders:
+            loader.close()
+
+
+def training(
+    family: Family,
+    recipe: Recipe,
+    assembly: Assembly,
+    net: nn.Module,
+    seat: Seat,
+    *,
+    progress: Progress,
+    save: Callable[[EpochSummary], None],
+    tell: Callable[[str, Any], None],
+) -> Training:
+    """Return everything that training needs, on this rank's device."""
+    device = seat.device
+    bare = net.to(device)
+    if device.type == "cuda":
+        bare = bare.to(memory_format=torch.channels_last)
+    freeze(bare, recipe.freeze)
+    if seat.world_size > 1 and recipe.sync_bn:
+        bare = synchronise(bare)
+    warn_small_batch(bare, recipe.batch // seat.world_size, seat.world_size, recipe.sync_bn)
+    ema = EMA(bare, decay=recipe.ema_decay, tau=recipe.ema_tau) if recipe.ema else None
+    optimizer = build_optimizer(
+        parameter_groups(bare, recipe.weight_decay, recipe.lr_scales()),
+        name=recipe.optimizer,
+        lr=recipe.lr0,
+        momentum=recipe.momentum,
+        nesterov=recipe.nesterov,
+        betas=(recipe.betas[0], recipe.betas[1]),
+        device=device,
+    )
+    task = assembly.task()
+    wrapped = collectives.wrap(bare, device)
+    step = TrainStep(wrapped, task, optimizer, device=device, amp_dtype=amp_dtype(recipe, device), clip_max_norm=recipe.clip_max_norm)
+    train_loader = assembly.train_loader(seat, recipe.batch)
+    val_loader = assembly.val_loader(seat, max(recipe.batch // seat.world_size, 1)) if recipe.val else None
+    accumulate = accumulation(recipe)
+    steps_per_epoch = -(-train_loader.steps(0) // accumulate)
+
+    def before_last_validation(judged: nn.Module) -> None:
+        if recipe.precise_bn:
+            recompute_statistics(judged, task, train_loader, recipe.precise_bn)
+
+    trainer = Trainer(
+        net=wrapped,
+        bare=bare,
+        ema=ema,
+        task=task,
+        step=step,
+        schedule=schedule(recipe, steps_per_epoch),
+        train_loader=train_loader,
+        val_loader=val_loader,
+        plan=Plan(
+            epochs=recipe.epochs,
+            accumulate=accumulate,
+            seed=recipe.seed,
+            eval_interval=recipe.eval_interval if recipe.val else 0,
+            patience=recipe.patience,
+            log_interval=recipe.log_interval,
+            val_loss=recipe.val_loss,
+            max_steps=recipe.max_steps,
+            stop_after_epoch=recipe.stop_after_epoch,
+        ),
+        progress=progress,
+        save=save,
+        tell=tell,
+        before_last_validation=before_last_validation,
+    )
+    return Training(trainer, bare, ema, optimizer, [loader for loader in (train_loader, val_loader) if loader])

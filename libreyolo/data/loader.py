@@ -1,0 +1,289 @@
+"""Feeds the trainer: worker processes read, the device prepares, and the next batch is under way while a step runs.
+
+Task-agnostic: the dataset turns an Item into a sample, `collate` turns samples into a host batch (in the worker), `prepare` turns a host
+batch into the batch that a step takes (on the device).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from libreyolo.data.sampler import Item, Sampler
+from libreyolo.errors import UserError
+from libreyolo.interfaces.batch import Batch
+from libreyolo.ops.keyed import derive
+
+B = TypeVar("B", bound=Batch)
+
+
+class ItemDataset(Protocol):
+    """Reads one picture of one step."""
+
+    def __getitem__(self, item: Item) -> Any:
+        """Return the sample; a pure function of the item."""
+
+    def describe(self, index: int) -> str:
+        """Return what to call the picture in an error: its path."""
+
+
+def resolve_workers(requested: int, num_ranks_on_host: int, cpu_count: int) -> tuple[int, str | None]:
+    """Return how many loader processes each rank starts, and one line to log where that is fewer than requested.
+
+    `workers` counts per rank; over the ranks of one host they never exceed its CPUs. 0 loads in the training process itself.
+    """
+    if requested < 0:
+        raise UserError(f"workers={requested} must be 0 (load in the training process) or the number of loader processes per rank.")
+    most = cpu_count // max(1, num_ranks_on_host)
+    if requested <= most:
+        return requested, None
+    ranks = "1 rank" if num_ranks_on_host == 1 else f"{num_ranks_on_host} ranks"
+    return most, f"workers={requested} per rank is more than {cpu_count} CPUs and {ranks} on this host allow; each rank uses {most}."
+
+
+def available_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+class Loader(Generic[B]):
+    """An endless supply of epochs. One epoch is iterated at a time; starting another ends the one before.
+
+    prepare: host batch, device -> batch. On CUDA it runs on a side stream, so it must not wait for the device.
+    workers: loader processes (see `resolve_workers`); any number gives the same batches.
+    persistent: whether workers live on between epochs, until `close()`; else they live for one epoch.
+    """
+
+    def __init__(
+        self,
+        dataset: ItemDataset,
+        sampler: Sampler,
+        *,
+        collate: Callable[[list[Any]], Any],
+        prepare: Callable[[Any, torch.device], B],
+        workers: int = 0,
+        device: torch.device | str = "cpu",
+        seed: int = 0,
+        rank: int = 0,
+        persistent: bool = True,
+    ) -> None:
+        self.device = torch.device(device)
+        self._sampler = sampler
+        self._prepare = prepare
+        self._workers = workers
+        self._persistent = persistent and workers > 0
+        self._seed = derive(seed, "loader", rank)
+        self._guarded = _GuardedDataset(dataset)
+        self._collate = partial(_guarded_collate, collate)
+        self._plan = _EpochPlan(sampler)
+        self._data_loader: DataLoader[Any] | None = None
+        self._iterator: Iterator[Any] | None = None
+        self._pass = 0
+        self._waiting_seconds = 0.0
+
+    @property
+    def num_pictures(self) -> int:
+        """How many pictures the dataset holds, over all ranks."""
+        return self._sampler.num_pictures
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """How many batches an epoch yields on this rank; the same in every epoch."""
+        return self._sampler.steps(0)
+
+    def steps(self, epoch: int) -> int:
+        """How many batches a zero-based epoch yields on this rank."""
+        return self._sampler.steps(epoch)
+
+    def real_pictures(self, epoch: int, step: int) -> int:
+        """How many pictures batch `step` holds over all ranks, padded repeats left out."""
+        return self._sampler.real_pictures(epoch, step)
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Time this process was blocked on reading since the last `reset_waiting`; all of the reading where there are no workers."""
+        return self._waiting_seconds
+
+    def reset_waiting(self) -> None:
+        """Start counting `waiting_seconds` from 0."""
+        self._waiting_seconds = 0.0
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[B]:
+        """Yield the batches of a zero-based epoch from `start_step` on; each is the same wherever one starts.
+
+        May be left early. Raises UserError naming the picture that can't be read.
+        """
+        hosts = self._host_batches(epoch, start_step)
+        if self.device.type == "cuda":
+            yield from self._ahead_on_side_stream(hosts)
+        else:
+            for host in hosts:
+                yield self._prepare(host, self.device)
+
+    def close(self) -> None:
+        """End the worker processes; the loader can be used again and then starts new ones."""
+        self._pass += 1
+        self._iterator = None
+        self._data_loader = None
+
+    def _host_batches(self, epoch: int, start_step: int) -> Iterator[Any]:
+        self._pass += 1
+        this_pass = self._pass
+        self._plan.epoch, self._plan.start_step = epoch, start_step
+        self._iterator = None
+        if self._data_loader is None:
+            self._data_loader = self._start()
+        self._iterator = iter(self._data_loader)
+        try:
+            while True:
+                if self._pass != this_pass:
+                    raise RuntimeError("this epoch's iterator was ended by a newer epoch or by close()")
+                host = self._next()
+                if host is None:
+                    return
+                yield host
+        finally:
+            # Without persistence this ends the workers, also when the epoch is left early.
+            if self._pass == this_pass:
+                self._iterator = None
+
+    def _next(self) -> Any:
+        began = time.perf_counter()
+        assert self._iterator is not None
+        try:
+            host = next(self._iterator, None)
+        except RuntimeError as error:
+            if "DataLoader worker" in str(error) and ("exited unexpectedly" in str(error) or "killed by signal" in str(error)):
+                raise UserError(_lost_worker(str(error))) from error
+            raise
+        finally:
+            self._waiting_seconds += time.perf_counter() - began
+        if isinstance(host, _Failure):
+            host.reraise()
+        return host
+
+    def _ahead_on_side_stream(self, hosts: Iterator[Any]) -> Iterator[B]:
+        side = torch.cuda.Stream(self.device)
+
+        def launch() -> tuple[B, torch.cuda.Event] | None:
+            host = next(hosts, None)
+            if host is None:
+                return None
+            with torch.cuda.device(self.device), torch.cuda.stream(side):
+                batch = self._prepare(host, self.device)
+                ready = torch.cuda.Event()
+                ready.record(side)
+            return batch, ready
+
+        ahead = launch()
+        while ahead is not None:
+            batch, ready = ahead
+            # The next batch's copy and preparation are queued before the step that takes this one, and run beside it.
+            ahead = launch()
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(ready)
+            for field in fields(batch):
+                value = getattr(batch, field.name)
+                if isinstance(value, Tensor) and value.is_cuda:
+                    value.record_stream(current)  # its memory belongs to the side stream, which must not reuse it before the step is done
+            yield batch
+
+    def _start(self) -> DataLoader[Any]:
+        return DataLoader(
+            self._guarded,  # type: ignore[arg-type]  # a map-style dataset whose keys are Items
+            batch_sampler=self._plan,
+            num_workers=self._workers,
+            collate_fn=self._collate,
+            pin_memory=self.device.type == "cuda",
+            persistent_workers=self._persistent,
+            worker_init_fn=partial(_start_worker, self._seed),
+            # Its own generator: the seed that a DataLoader draws for its workers must not come out of the user's global one.
+            generator=torch.Generator().manual_seed(self._seed),
+        )
+
+
+class _EpochPlan:
+    """What a DataLoader takes for its batch sampler. Iterated in the main process, so that setting the epoch reaches persistent workers."""
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self.epoch = 0
+        self.start_step = 0
+
+    def __iter__(self) -> Iterator[list[Item]]:
+        return self.sampler.batches(self.epoch, self.start_step)
+
+    def __len__(self) -> int:
+        return max(0, self.sampler.steps(self.epoch) - self.start_step)
+
+
+def _start_worker(seed: int, worker: int) -> None:
+    # Ctrl-C reaches the whole process group, but the parent decides what it means. A handler inherited from the parent for SIGTERM would
+    # keep a worker alive when it is told to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    # No draw of ours depends on these states; code of others in a worker gets different ones per rank and worker all the same.
+    own = derive(seed, "worker", worker)
+    random.seed(own)
+    np.random.seed(own % 2**32)
+    torch.manual_seed(own)
+
+
+class _GuardedDataset:
+    """Turns an exception into a value that names the picture: one that crosses processes keeps its sentence, not five nested tracebacks."""
+
+    def __init__(self, dataset: ItemDataset) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, item: Item) -> Any:
+        try:
+            return self.dataset[item]
+        except (OSError, UserError) as error:
+            name, said = self.dataset.describe(item.index), str(error)
+            return _Failure(said if name in said else f"{name} can't be read: {said}", None)
+        except Exception as error:  # a bug: reported with its traceback
+            return _Failure(f"{self.dataset.describe(item.index)}: {error!r}", traceback.format_exc())
+
+
+@dataclass(frozen=True)
+class _Failure:
+    sentence: str
+    traceback: str | None  # None: the user's file is at fault, not the program
+
+    def reraise(self) -> None:
+        if self.traceback is None:
+            raise UserError(self.sentence)
+        raise RuntimeError(f"the loader failed on {self.sentence}\n{self.traceback}")
+
+
+def _guarded_collate(collate: Callable[[list[Any]], Any], samples: list[Any]) -> Any:
+    for sample in samples:
+        if isinstance(sample, _Failure):
+            return sample
+    return collate(samples)
+
+
+def _lost_worker(message: str) -> str:
+    advice = "lower workers or batch, or use workers=0"
+    shared = Path("/dev/shm")
+    if shared.is_dir():
+        room = os.statvfs(shared)
+        advice += (
+            f"; batches pass through /dev/shm, which has {room.f_bavail * room.f_frsize / 2**20:.0f} MiB free (a container gets more with "
+            "--shm-size=8g)"
+        )
+    return f"A loader process was killed ({message.splitlines()[0].rstrip('.')}), most often for want of memory: {advice}."

@@ -1,0 +1,90 @@
+"""BatchNorm over the global batch: conversion while training is distributed, plain BatchNorm in every file."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from libreyolo.engine import collectives
+
+log = logging.getLogger(__name__)
+
+# Fewer pictures than this on a rank give BatchNorm statistics that differ too much between ranks.
+SMALL_BATCH = 16
+
+
+class SyncBatchNorm(_BatchNorm):
+    """BatchNorm whose training statistics cover the pictures of all ranks; works on every device, with torch's names and state.
+
+    Per channel it sums x, x^2 and the count over ranks in one differentiable all-reduce (the gradient of a sum over ranks is the sum of gradients
+    over ranks), so N ranks compute what one rank computes on the whole batch. The running variance takes the unbiased estimate, as torch's does.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(f"expected at least a 2-dim input, got {input.dim()}")
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or collectives.world_size() == 1:
+            return super().forward(input)
+        x = input.float()
+        dims = [0, *range(2, x.dim())]
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        count = x.new_full((1,), x.numel() / x.shape[1])
+        # Sums of x - running mean keep E[x^2] - E[x]^2 from cancelling; the shift is the same on every rank.
+        shift = self.running_mean.detach().reshape(shape).float() if self.running_mean is not None else x.new_zeros(shape)
+        centred = x - shift
+        sums = collectives.differentiable_sum(torch.cat([centred.sum(dims), centred.square().sum(dims), count]))
+        total = sums[-1]
+        mean, square = sums[:-1].reshape(2, -1) / total
+        variance = (square - mean.square()).clamp(min=0.0)
+        self._track(mean + shift.reshape(-1), variance * total / (total - 1).clamp(min=1.0))
+        normalised = (centred - mean.reshape(shape)) * (variance.reshape(shape) + self.eps).rsqrt()
+        if self.affine:
+            normalised = normalised * self.weight.reshape(shape) + self.bias.reshape(shape)
+        return normalised.to(input.dtype)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+            return
+        self.num_batches_tracked.add_(1)
+        weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), weight)
+
+
+def synchronise(net: nn.Module) -> nn.Module:
+    """Return the network with every BatchNorm synchronised: torch's kernel on CUDA, `SyncBatchNorm` elsewhere. Call after the move to the device.
+
+    Names, parameters and buffers stay the same tensors, so a state dict saved from the result is one of plain BatchNorm.
+    """
+    on_cuda = any(p.is_cuda for p in net.parameters())
+    if on_cuda:
+        return nn.SyncBatchNorm.convert_sync_batchnorm(net)
+    return _convert(net)
+
+
+def _convert(module: nn.Module) -> nn.Module:
+    converted = module
+    if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
+        converted = SyncBatchNorm(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
+        converted._parameters, converted._buffers, converted.training = module._parameters, module._buffers, module.training
+    for name, child in module.named_children():
+        setattr(converted, name, _convert(child))
+    return converted
+
+
+def warn_small_batch(net: nn.Module, batch_per_rank: int, world_size: int, sync_bn: bool) -> None:
+    """Warn where BatchNorm is left to each rank's own few pictures."""
+    has_norm = any(isinstance(m, _BatchNorm) for m in net.modules())
+    if world_size > 1 and not sync_bn and has_norm and batch_per_rank < SMALL_BATCH and collectives.rank() == 0:
+        log.warning(
+            "BatchNorm sees only %d pictures on each of %d ranks, fewer than %d: statistics differ between ranks. Use sync_bn=true or more pictures.",
+            batch_per_rank,
+            world_size,
+            SMALL_BATCH,
+        )

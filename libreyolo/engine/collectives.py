@@ -1,0 +1,117 @@
+"""Every collective of the library outside `launch`. With one process each of them is the identity and costs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+def rank() -> int:
+    """Return this process's global rank, 0 when alone."""
+    return dist.get_rank() if _active() else 0
+
+
+def world_size() -> int:
+    """Return the number of ranks, 1 when alone."""
+    return dist.get_world_size() if _active() else 1
+
+
+def sum_(tensor: Tensor) -> Tensor:
+    """Sum `tensor` over ranks in place and return it."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+    return tensor
+
+
+class _Sum(torch.autograd.Function):
+    """All-reduce whose backward is an all-reduce: every rank's loss depends on every rank's input."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        summed = tensor.clone()
+        dist.all_reduce(summed)
+        return summed
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        summed = gradient.contiguous().clone()
+        dist.all_reduce(summed)
+        return summed
+
+
+def differentiable_sum(tensor: Tensor) -> Tensor:
+    """Return the sum over ranks, differentiable."""
+    if world_size() == 1:
+        return tensor
+    found: Tensor = _Sum.apply(tensor)
+    return found
+
+
+def max_integers(values: dict[str, int], device: torch.device) -> dict[str, int]:
+    """Return the largest value of every name over ranks; all ranks must pass the same names."""
+    if world_size() == 1 or not values:
+        return values
+    names = sorted(values)
+    tensor = torch.tensor([values[n] for n in names], dtype=torch.int64, device=device)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+    return dict(zip(names, tensor.tolist(), strict=True))
+
+
+def broadcast_object(value: T, source: int = 0) -> T:
+    """Return rank `source`'s value on every rank."""
+    if world_size() == 1:
+        return value
+    box: list[Any] = [value]
+    dist.broadcast_object_list(box, src=source)
+    return box[0]
+
+
+def gather_objects(value: Any) -> list[Any] | None:
+    """Return every rank's value in rank order on rank 0, None elsewhere."""
+    if world_size() == 1:
+        return [value]
+    box: list[Any] | None = [None] * world_size() if rank() == 0 else None
+    dist.gather_object(value, box, dst=0)
+    return box
+
+
+def barrier() -> None:
+    """Wait until every rank is here."""
+    if world_size() > 1:
+        dist.barrier()
+
+
+@torch.no_grad()
+def average_buffers(modules: Iterable[nn.Module]) -> None:
+    """Average the floating buffers of the modules over ranks, so that every rank validates and saves the same network."""
+    if world_size() == 1:
+        return
+    buffers = [b for module in modules for b in module.buffers() if b.is_floating_point() and b.numel()]
+    if not buffers:
+        return
+    flat = torch.cat([b.reshape(-1).float() for b in buffers])
+    dist.all_reduce(flat)
+    flat /= world_size()
+    for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
+        buffer.copy_(mean.reshape(buffer.shape))
+
+
+def wrap(net: nn.Module, device: torch.device) -> nn.Module:
+    """Return the network in DistributedDataParallel, or itself when alone.
+
+    Buffers are not broadcast in the forward: synchronised BatchNorm needs none, and the others are averaged before they are used.
+    """
+    if world_size() == 1:
+        return net
+    ids = [device.index] if device.type == "cuda" else None
+    return nn.parallel.DistributedDataParallel(net, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+
+
+def _active() -> bool:
+    return dist.is_available() and dist.is_initialized()

@@ -1,0 +1,41 @@
+"""Exponential moving average of the weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+from torch import nn
+
+
+class EMA:
+    """Keeps `average`, a copy of the network in eval mode whose floating tensors follow the trained ones.
+
+    After update u (one-based) the average is lerped by 1 - decay * (1 - exp(-u / tau)); integer tensors are copied. Buffers are averaged like
+    parameters: BatchNorm statistics belong to the weights that made them.
+    """
+
+    def __init__(self, net: nn.Module, *, decay: float, tau: float) -> None:
+        self.average = copy.deepcopy(net).eval().requires_grad_(False)
+        self.decay, self.tau, self.updates = decay, tau, 0
+        self._pairs: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None
+        self._whole: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    @torch.no_grad()
+    def update(self, net: nn.Module) -> None:
+        """Move the average towards `net`, which must be the network that this average was made from."""
+        self.updates += 1
+        if self._pairs is None:
+            self._pair_up(net)
+        assert self._pairs is not None
+        weight = 1.0 - self.decay * (1.0 - math.exp(-self.updates / self.tau))
+        torch._foreach_lerp_(self._pairs[0], self._pairs[1], weight)
+        for mine, theirs in self._whole:
+            mine.copy_(theirs)
+
+    def _pair_up(self, net: nn.Module) -> None:
+        mine, theirs = self.average.state_dict(keep_vars=True), net.state_dict(keep_vars=True)
+        floating = [k for k, v in mine.items() if v.is_floating_point()]
+        self._pairs = ([mine[k].data for k in floating], [theirs[k].data for k in floating])
+        self._whole = [(mine[k].data, theirs[k].data) for k in mine if not mine[k].is_floating_point()]

@@ -1,0 +1,76 @@
+"""Parameter groups and optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+def parameter_groups(net: nn.Module, weight_decay: float, lr_scales: Mapping[str, float] | None = None) -> list[dict[str, object]]:
+    """Return groups for an optimiser: norm weights, weights (the only ones that decay), biases and everything else.
+
+    `lr_scales` maps a parameter-name prefix to a factor of the learning rate; the longest prefix wins and makes groups of its own. Each group has
+    `params`, `weight_decay`, `lr_scale` and `names`. Parameters that do not require a gradient are left out; a shared one is listed once.
+    """
+    kinds = _parameter_kinds(net)
+    scales = dict(lr_scales or {})
+    buckets: dict[tuple[float, str], list[tuple[str, nn.Parameter]]] = {}
+    for name, parameter in net.named_parameters():
+        if parameter.requires_grad:
+            buckets.setdefault((_scale_of(name, scales), kinds[name]), []).append((name, parameter))
+    order = {"norm": 0, "weight": 1, "other": 2}
+    # The base learning rate comes first so that lr/group0..2 are always its three groups.
+    keys = sorted(buckets, key=lambda k: (k[0] != 1.0, -k[0], order[k[1]]))
+    return [
+        {
+            "params": [p for _, p in buckets[k]],
+            "names": [n for n, _ in buckets[k]],
+            "weight_decay": weight_decay if k[1] == "weight" else 0.0,
+            "lr_scale": k[0],
+        }
+        for k in keys
+    ]
+
+
+def _parameter_kinds(net: nn.Module) -> dict[str, str]:
+    kinds: dict[str, str] = {}
+    for module_name, module in net.named_modules():
+        for own_name, _ in module.named_parameters(recurse=False):
+            full = f"{module_name}.{own_name}" if module_name else own_name
+            if own_name == "weight":
+                kinds[full] = "norm" if isinstance(module, NORMS) else "weight"
+            else:
+                kinds[full] = "other"
+    return kinds
+
+
+def _scale_of(name: str, scales: Mapping[str, float]) -> float:
+    matches = [prefix for prefix in scales if name.startswith(prefix)]
+    return scales[max(matches, key=len)] if matches else 1.0
+
+
+def build_optimizer(
+    groups: Iterable[dict[str, object]],
+    *,
+    name: str,
+    lr: float,
+    momentum: float = 0.937,
+    nesterov: bool = True,
+    betas: tuple[float, float] = (0.9, 0.999),
+    device: torch.device,
+) -> torch.optim.Optimizer:
+    """Return SGD, Adam or AdamW over the groups, fused where the device has it (one kernel for all tensors, no host synchronisation).
+
+    Adam decays weights through the gradient, AdamW apart from it (arXiv 1711.05101).
+    """
+    chosen = [{**group} for group in groups]
+    fused = device.type == "cuda"
+    if name == "sgd":
+        return torch.optim.SGD(chosen, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=fused)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
+    return kind(chosen, lr=lr, betas=betas, fused=fused)

@@ -1,0 +1,35 @@
+"""Where a run stands: everything that a resumed run must know beside tensors. Plain numbers, so a checkpoint can hold it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass
+class Progress:
+    """epoch, step_in_epoch: the next micro-batch to train on (zero-based). global_step: applied optimiser steps, which drive the schedule.
+
+    skipped_steps: optimiser steps that float16 refused. best_value None: nothing validated yet; a best of exactly 0 is still a best.
+    """
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+    global_step: int = 0
+    skipped_steps: int = 0
+    best_value: float | None = None
+    best_epoch: int = 0  # one-based, 0: none
+    seconds: float = 0.0  # training time before this process
+
+    def better(self, value: float) -> bool:
+        """Return whether a metric value beats the best so far; NaN never does."""
+        return value == value and (self.best_value is None or value > self.best_value)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain builtins."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Progress:
+        """Return the progress that `as_dict` wrote."""
+        return cls(**values)

@@ -1,0 +1,134 @@
+"""One optimiser step: a window of micro-batches in, moved weights out. This file keeps the promise that N ranks train the same model as one.
+
+With R ranks, micro-batch m and term t the trained loss is
+
+    sum over m and t of  scale_t(stats summed over ranks) * total_t(rank) * share_m * R
+
+DDP averages gradients over ranks, so the factor R turns its mean into the sum that one process would have computed; nothing else scales the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from libreyolo.engine import collectives
+from libreyolo.interfaces.task import Task
+from libreyolo.interfaces.term import Term
+
+
+class TrainStep:
+    """Runs forward, loss, backward and the optimiser.
+
+    Accumulation: a window's gradient is that of one true batch where every normaliser is known from the targets (`Task.target_stats`), or where all
+    terms share one normaliser (the division then waits for the window's end). Elsewhere each micro-batch is normalised by itself and weighted by
+    its share of the window's pictures.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        task: Task,
+        optimizer: torch.optim.Optimizer,
+        *,
+        device: torch.device,
+        amp_dtype: torch.dtype | None,
+        clip_max_norm: float = 0.0,
+    ) -> None:
+        self.net, self.task, self.optimizer = net, task, optimizer
+        self.device, self.amp_dtype, self.clip_max_norm = device, amp_dtype, clip_max_norm
+        self.scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.world_size = collectives.world_size()
+
+    def __call__(self, window: Sequence[Any], pictures: Sequence[int]) -> tuple[dict[str, Tensor], bool]:
+        """Train on one window.
+
+        pictures: real pictures over all ranks in each micro-batch. Returns this rank's part of every term's global value (detached, on the
+        device; summed over ranks it is the loss of the window) and whether the weights moved (float16 may skip a step).
+        """
+        known = self._window_stats(window)
+        shares = [n / max(sum(pictures), 1) for n in pictures]
+        parts: dict[str, Tensor] = {}
+        waiting: list[dict[str, Term]] = []  # terms of one shared normaliser, divided at the window's end
+        for index, batch in enumerate(window):
+            with self._no_sync() if index + 1 < len(window) else nullcontext():
+                facts = collectives.max_integers(self.task.facts(batch), self.device)
+                with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
+                    terms = self.task.terms(self.net, batch, facts)
+                deferred = len(window) > 1 and not known and len({t.normaliser for t in terms.values()}) == 1
+                if deferred:
+                    # A mean over pictures keeps float16 gradients in range until the real normaliser is known.
+                    multipliers = {name: torch.full((), 1.0 / sum(pictures), device=self.device) for name in terms}
+                    waiting.append(terms)
+                else:
+                    multipliers = self._multipliers(terms, known)
+                    if not known:
+                        multipliers = {name: m * shares[index] for name, m in multipliers.items()}
+                loss = sum(terms[name].total * multipliers[name] for name in terms) * self.world_size
+                assert isinstance(loss, Tensor)
+                self.scaler.scale(loss).backward()
+            if not deferred:
+                _add(parts, terms, multipliers)
+        if waiting:
+            parts = self._divide_window(waiting, 1.0 / sum(pictures))
+        return parts, self._move()
+
+    def _window_stats(self, window: Sequence[Any]) -> dict[str, Tensor]:
+        """Return global stats by normaliser for the whole window, where the targets alone decide them."""
+        if len(window) == 1:
+            return {}
+        found = [self.task.target_stats(batch) for batch in window]
+        return {name: collectives.sum_(sum(f[name] for f in found).to(self.device)) for name in found[0]}  # type: ignore[union-attr]
+
+    def _multipliers(self, terms: Mapping[str, Term], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return every term's multiplier from stats summed over ranks, in one all-reduce for all of them."""
+        names = [n for n in terms if terms[n].normaliser not in known]
+        if names:
+            summed = collectives.sum_(torch.cat([terms[n].stats for n in names]))
+            pieces = dict(zip(names, summed.split([terms[n].stats.numel() for n in names]), strict=True))
+        else:
+            pieces = {}
+        return {n: t.scale(pieces[n] if n in pieces else known[t.normaliser]) for n, t in terms.items()}
+
+    def _divide_window(self, waiting: Sequence[Mapping[str, Term]], provisional: float) -> dict[str, Tensor]:
+        """Replace the provisional factor in the accumulated gradients by the one normaliser of the whole window."""
+        first = next(iter(waiting[0].values()))
+        stats = collectives.sum_(torch.stack([next(iter(terms.values())).stats for terms in waiting]).sum(0))
+        multiplier = first.scale(stats)
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        torch._foreach_mul_(gradients, multiplier / provisional)
+        parts: dict[str, Tensor] = {}
+        for terms in waiting:
+            _add(parts, terms, dict.fromkeys(terms, multiplier))
+        return parts
+
+    def _move(self) -> bool:
+        if self.clip_max_norm > 0:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, self.clip_max_norm)
+        if not self.scaler.is_enabled():
+            self.optimizer.step()
+            moved = True
+        else:
+            before = self.scaler.get_scale()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            moved = self.scaler.get_scale() >= before  # the one flag that float16 reads from the device
+        self.optimizer.zero_grad(set_to_none=True)
+        return moved
+
+    def _no_sync(self) -> AbstractContextManager[Any]:
+        """Gradients are synchronised in the last micro-batch of a window only."""
+        return self.net.no_sync() if hasattr(self.net, "no_sync") else nullcontext()  # type: ignore[operator]
+
+
+def _add(parts: dict[str, Tensor], terms: Mapping[str, Term], multipliers: Mapping[str, Tensor]) -> None:
+    for name, term in terms.items():
+        shown = term.report or name
+        value = term.total.detach() * multipliers[name]
+        parts[shown] = parts[shown] + value if shown in parts else value

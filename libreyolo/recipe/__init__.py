@@ -1,0 +1,6 @@
+"""The arguments of `train()`, typed, with their checks: one dataclass for every task and family."""
+
+from libreyolo.recipe.base import Recipe, check_keys, recipe_fields
+from libreyolo.recipe.detection import DetectionRecipe
+
+__all__ = ["DetectionRecipe", "Recipe", "check_keys", "recipe_fields"]

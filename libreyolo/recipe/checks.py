@@ -1,0 +1,68 @@
+"""Checks of single values that Hydra's types cannot state; both doors say the same sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from libreyolo.errors import UserError, nearest
+
+
+def in_range(name: str, value: float, low: float, high: float, *, hint: str = "") -> None:
+    """Raise unless low <= value <= high."""
+    if not low <= value <= high:
+        raise UserError(f"{name}={value} is out of range: it must lie between {low:g} and {high:g}.{hint}")
+
+
+def at_least(name: str, value: float, low: float, *, hint: str = "") -> None:
+    """Raise unless value >= low."""
+    if not value >= low:
+        raise UserError(f"{name}={value} is too small: it must be {low:g} or more.{hint}")
+
+
+def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
+    """Raise unless value is one of the choices."""
+    if value not in choices:
+        shown = ", ".join("null" if c is None else str(c).lower() if isinstance(c, bool) else str(c) for c in choices)
+        raise UserError(f"{name}={value} is not known: choose one of {shown}.{nearest(str(value), [str(c) for c in choices])}")
+
+
+def pair(name: str, value: Any) -> list[float]:
+    """Return [low, high] with low <= high, both finite numbers."""
+    values = list(value) if isinstance(value, (list, tuple)) else value
+    if not isinstance(values, list) or len(values) != 2 or not all(_is_number(v) for v in values):
+        raise UserError(f"{name}={value} must be two numbers, lowest first, like [0.5, 1.5].")
+    if values[0] > values[1]:
+        raise UserError(f"{name}={values} must have its lower number first: use [{values[1]}, {values[0]}].")
+    return [float(v) for v in values]
+
+
+def image_size(value: Any) -> int | list[int]:
+    """Return `imgsz` as an int (square) or [height, width]; every side a positive whole number."""
+    sides = list(value) if isinstance(value, (list, tuple)) else [value]
+    whole = all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sides)
+    if not whole or len(sides) not in (1, 2):
+        raise UserError(f"imgsz={value} must be a positive whole number of pixels (640) or height and width ([480, 640]).")
+    return sides[0] if len(sides) == 1 else sides
+
+
+def image_hw(imgsz: int | Sequence[int]) -> tuple[int, int]:
+    """Return (height, width) of a checked `imgsz`."""
+    return (imgsz, imgsz) if isinstance(imgsz, int) else (int(imgsz[0]), int(imgsz[1]))
+
+
+def on_stride(imgsz: int | Sequence[int], stride: int) -> None:
+    """Raise unless every side is a multiple of the network's stride, naming both neighbours."""
+    for side in image_hw(imgsz):
+        if side % stride:
+            below, above = side // stride * stride, (side // stride + 1) * stride
+            choices = f"imgsz={above}" if below == 0 else f"imgsz={below} or imgsz={above}"
+            raise UserError(f"imgsz={_shown(imgsz)} does not fit the network: every side must be a multiple of its stride {stride}. Use {choices}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value and abs(value) != float("inf")
+
+
+def _shown(imgsz: int | Sequence[int]) -> str:
+    return str(imgsz) if isinstance(imgsz, int) else str(list(imgsz)).replace(" ", "")

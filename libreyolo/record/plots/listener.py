@@ -1,0 +1,102 @@
+"""Draws a run's pictures when there is something to show, into run_dir/plots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from libreyolo.interfaces.events import EpochEnd, Listener, TrainEnd, TrainFailed, TrainStart, ValidationEnd
+from libreyolo.metrics.pictures import DetectionSample
+from libreyolo.record.plots.confusion import draw_confusion
+from libreyolo.record.plots.curves import plot_curves
+from libreyolo.record.plots.f1_curve import draw_confidence_curves
+from libreyolo.record.plots.pr_curve import draw_pr_curve
+from libreyolo.record.plots.predictions import draw_predictions
+from libreyolo.record.tables import read_results
+
+log = logging.getLogger(__name__)
+
+TIMES_PER_RUN = 20
+VALIDATION_PICTURES = ("pr_curve.png", "f1_curve.png", "confusion.png", "predictions.png")
+
+
+class PictureListener(Listener):
+    """Draws curves.png from results.csv, and from the best validation pr_curve.png, f1_curve.png, confusion.png and predictions.png.
+
+    Drawing takes seconds, so it happens at validated epochs at least `every` epochs apart (a twentieth of the run unless given) and at the
+    end, even of a failed run. What the task's curves and samples do not hold is not drawn. A picture that fails is warned about, no more.
+    It must come after `ResultsTable` among the listeners: it reads that one's file.
+    """
+
+    def __init__(self, run_dir: Path, names: dict[int, str], *, every: int | None = None) -> None:
+        self.run_dir = Path(run_dir)
+        self.folder = self.run_dir / "plots"
+        self.names = names
+        self._every = every
+        self._period = every or 1
+        self._last_drawn = 0
+        self._has_best = False
+        self._validation: ValidationEnd | None = None  # of the current epoch
+        self._to_draw: ValidationEnd | None = None  # the best one, or the last while none was best; None once drawn
+
+    def on_train_start(self, event: TrainStart) -> None:
+        self._period = self._every or max(1, event.epochs // TIMES_PER_RUN)
+        self._last_drawn = event.start_epoch
+        self._validation = self._to_draw = None
+        # A resumed run whose best epoch lies behind it has its pictures already.
+        self._has_best = event.start_epoch > 0 and any((self.folder / name).exists() for name in VALIDATION_PICTURES)
+
+    def on_validation_end(self, event: ValidationEnd) -> None:
+        self._validation = event
+
+    def on_epoch_end(self, event: EpochEnd) -> None:
+        validation, self._validation = self._validation, None
+        if validation is None:
+            return
+        self._has_best = self._has_best or event.is_best
+        if event.is_best or not self._has_best:
+            self._to_draw = validation
+        if event.epoch - self._last_drawn >= self._period:
+            self._last_drawn = event.epoch
+            self._draw()
+
+    def on_train_end(self, event: TrainEnd) -> None:
+        self._draw()
+
+    def on_exception(self, event: TrainFailed) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        attempt(self.folder / "curves.png", self._draw_run)
+        validation, self._to_draw = self._to_draw, None
+        if validation is not None:
+            draw_validation(validation, self.names, self.folder)
+
+    def _draw_run(self, path: Path) -> None:
+        rows = read_results(self.run_dir / "results.csv")
+        if rows:
+            plot_curves(rows, path)
+
+
+def draw_validation(event: ValidationEnd, names: dict[int, str], folder: Path) -> None:
+    """Draw what a validation's curves and samples hold: pr_curve.png, f1_curve.png, confusion.png, predictions.png in `folder`."""
+    curves = event.curves
+    if "pr_precision" in curves:
+        attempt(folder / "pr_curve.png", lambda path: draw_pr_curve(curves["pr_recall"], curves["pr_precision"], curves["ap50"], names, path))
+    if "confidence" in curves:
+        tables = {key: curves[key] for key in ("confidence", "f1", "precision", "recall", "instances", "best_conf")}
+        attempt(folder / "f1_curve.png", lambda path: draw_confidence_curves(**tables, names=names, path=path))
+    if "confusion" in curves:
+        attempt(folder / "confusion.png", lambda path: draw_confusion(curves["confusion"], names, path))
+    samples = [sample for sample in event.samples if isinstance(sample, DetectionSample)]
+    if samples:
+        attempt(folder / "predictions.png", lambda path: draw_predictions(samples, names, path))
+
+
+def attempt(path: Path, draw: Callable[[Path], None]) -> None:
+    """Call `draw(path)`; a failure is warned about and forgotten, because no picture is worth a training."""
+    try:
+        draw(path)
+    except Exception as error:
+        log.warning("The picture %s could not be drawn (%s: %s).", path, type(error).__name__, error)

@@ -1,0 +1,77 @@
+"""Going on from a checkpoint: which one, with which arguments, and what of it goes back where."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from libreyolo.engine import checkpoint
+from libreyolo.errors import UserError
+
+log = logging.getLogger(__name__)
+
+# Keys that say how this process runs, not what is trained: a resumed run takes them from the command, not from the checkpoint.
+OF_THE_COMMAND = frozenset({"resume", "device", "nproc", "backend", "stop_after_epoch", "max_steps", "exist_ok", "project", "name"})
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A checkpoint to go on from, its run directory and the arguments it was trained with."""
+
+    path: Path
+    run_dir: Path
+    content: dict[str, Any]
+    config: dict[str, Any]
+
+
+def find_checkpoint(resume: bool | str, project: Path, cwd: Path) -> Path | None:
+    """Return the checkpoint that `resume` means, or None for a fresh run.
+
+    false: None. true: the newest weights/last.pt below `project`, an error when there is none. auto: the same, None when there is none. A path: that
+    checkpoint, or weights/last.pt of that run directory.
+    """
+    if resume is False or resume is None:
+        return None
+    if resume is True or resume == "auto":
+        found = sorted(project.glob("**/weights/last.pt"), key=lambda p: p.stat().st_mtime)
+        if found:
+            return found[-1]
+        if resume == "auto":
+            log.info("resume=auto: no weights/last.pt below %s, starting afresh.", project)
+            return None
+        raise UserError(f"resume=true found no weights/last.pt below {project}; name the run: resume=path/to/run.")
+    path = Path(str(resume)).expanduser()
+    path = path if path.is_absolute() else cwd / path
+    if path.is_dir():
+        path = path / "weights" / "last.pt" if (path / "weights").is_dir() else path / "last.pt"
+    if not path.exists():
+        raise UserError(f"resume={resume}: {path} does not exist.")
+    return path
+
+
+def open_checkpoint(path: Path) -> Resumed:
+    """Read a training checkpoint. Raises UserError when it is a plain weights file or damaged."""
+    content = checkpoint.read(path)
+    if "optimizer" not in content or "progress" not in content:
+        raise UserError(f"{path} holds weights but no training state to resume; train from it with weights={path}.")
+    run_dir = path.parent.parent if path.parent.name == "weights" else path.parent
+    return Resumed(path, run_dir, content, dict(content["config"]))
+
+
+def merged_arguments(resumed: Resumed, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a resumed run: the saved ones, with what the user typed over them; every difference is logged."""
+    saved = {k: v for k, v in resumed.config.items() if k not in OF_THE_COMMAND}
+    for name, value in typed.items():
+        if name in saved and saved[name] != value and name not in OF_THE_COMMAND:
+            log.info("resume: %s=%s replaces the saved %s=%s.", name, value, name, saved[name])
+    return {**saved, **typed}
+
+
+def refuse_finished(resumed: Resumed, epochs: int) -> None:
+    """Raise when nothing is left to train."""
+    done = int(resumed.content["progress"]["epoch"])
+    if done >= epochs:
+        raise UserError(f"{resumed.path} has finished all {done} of its {epochs} epochs; give a larger epochs= to train on.")

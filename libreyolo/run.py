@@ -1,0 +1,199 @@
+"""One rank's whole training: settle the run directory, read the data, build, fit, leave the records. Every door ends here."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from libreyolo import build, run_files
+from libreyolo.assembly import assembly_for
+from libreyolo.assembly.parts import Assembly, Seat
+from libreyolo.engine import collectives
+from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.progress import Progress
+from libreyolo.engine.trainer import EpochSummary
+from libreyolo.errors import UserError
+from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
+from libreyolo.interfaces.family import Family
+from libreyolo.interfaces.input import InputSpec
+from libreyolo.recipe import Recipe
+from libreyolo.record.listeners import run_listeners
+from libreyolo.record.run_log import run_log
+from libreyolo.resume import Resumed
+from libreyolo.saving import Saver
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to train, resolved: the same on every rank."""
+
+    family: Family
+    recipe: Recipe
+    spec: InputSpec
+    start: build.Start
+    extras: dict[str, Any]  # of the weights file, to be written on
+    cwd: Path
+    resumed: Resumed | None = None
+    callbacks: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a rank knows at the end. `result` is what train() returns."""
+
+    run_dir: Path
+    names: dict[int, str]
+    result: dict[str, Any]
+
+
+def train(job: Job, seat: Seat, settle_directory: Callable[[], Path]) -> Outcome:
+    """Train on this rank; the process group, if any, is already there.
+
+    settle_directory: called on rank 0 only; its directory is broadcast, so that all ranks agree.
+    """
+    main = seat.rank == 0
+    run_dir = Path(collectives.broadcast_object(str(settle_directory()) if main else ""))
+    try:
+        return _train_in(run_dir, job, seat)
+    except UserError:
+        if main and job.resumed is None:
+            _remove_unstarted(run_dir)
+        raise
+
+
+def _train_in(run_dir: Path, job: Job, seat: Seat) -> Outcome:
+    main = seat.rank == 0
+    with ExitStack() as stack:
+        if main:
+            stack.enter_context(run_log(run_dir, append=job.resumed is not None))
+        listeners = _Listeners([])
+        try:
+            _say_where(job, seat, run_dir)
+            assembly = _read_data(job, seat)
+            stack.callback(assembly.close)
+            return _train(job, seat, run_dir, assembly, listeners, stack)
+        except BaseException as error:
+            listeners.tell("on_exception", TrainFailed(run_dir, error))
+            if main and not isinstance(error, UserError):
+                log.exception("Training failed.")
+            raise
+
+
+def _remove_unstarted(run_dir: Path) -> None:
+    """Remove the directory of a run that ended before it left anything but its log."""
+    if {p.name for p in run_dir.iterdir()} <= {".hydra", "train.log"}:
+        shutil.rmtree(run_dir, ignore_errors=True)
+        if not any(run_dir.parent.iterdir()):
+            run_dir.parent.rmdir()
+
+
+def _read_data(job: Job, seat: Seat) -> Assembly:
+    """Read the data on rank 0 first, so that the other ranks find its caches instead of doing the work again."""
+    kind = assembly_for(job.family)
+    assembly = None
+    if seat.rank == 0:
+        assembly = kind(job.family, job.recipe, job.spec, job.cwd)
+    collectives.barrier()
+    return assembly or kind(job.family, job.recipe, job.spec, job.cwd)
+
+
+def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _Listeners, stack: ExitStack) -> Outcome:
+    recipe, main = job.recipe, seat.rank == 0
+    config = asdict(recipe)
+    progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
+    start_epoch = progress.epoch
+    meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.imgsz, job.extras)
+    net = build.training_network(job.family, recipe, len(assembly.names), job.start)
+    task = assembly.task()
+    saver = Saver(
+        run_dir / "weights",
+        meta=meta,
+        config=config,
+        progress=progress,
+        best_metric=task.best_metric,
+        save_period=recipe.save_period,
+        average_best=recipe.average_best,
+    )
+    save: Callable[[EpochSummary], None] = saver if main else lambda summary: None
+    training = build.training(job.family, recipe, assembly, net, seat, progress=progress, save=save, tell=listeners.tell)
+    stack.callback(training.close)
+    trainer = training.trainer
+    saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
+    saver.tell = listeners.tell
+    if job.resumed:
+        training.load_state(job.resumed.content)
+        log.info("Going on from %s after epoch %d.", job.resumed.path, start_epoch)
+    if main:
+        run_files.write_config(run_dir, config)
+        source = Path(__file__).resolve().parent.parent
+        run_files.write_environment(run_dir, world_size=seat.world_size, device=seat.device, source=source)
+        pictures = assembly.pictures(run_dir) if recipe.save_plots else []
+        listeners.all += [*run_listeners(recipe.loggers, run_dir, config), *pictures, *job.callbacks]
+    steps = trainer.train_loader.steps(start_epoch)
+    listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names))
+    history = trainer.fit()
+    average = saver.write_average() if main else None
+    result = _result(run_dir, history, progress, task.best_metric, average)
+    listeners.tell("on_train_end", TrainEnd(run_dir, result))
+    return Outcome(run_dir, assembly.names, result)
+
+
+class _Listeners:
+    """Passes events on; on ranks other than 0 there is nobody to tell."""
+
+    def __init__(self, every: list[Any]) -> None:
+        self.all = every
+
+    def tell(self, name: str, event: Any) -> None:
+        for listener in self.all:
+            method = getattr(listener, name, None)
+            if method is not None:
+                method(event)
+
+
+def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
+    if seat.rank == 0:
+        recipe = job.recipe
+        log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
+        log.info(
+            "%d rank(s) on %s, global batch %d (%d on each rank), torch %s",
+            seat.world_size,
+            seat.device.type,
+            recipe.batch,
+            recipe.batch // seat.world_size,
+            torch.__version__,
+        )
+
+
+def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, best_metric: str, average: Path | None) -> dict[str, Any]:
+    """Return what train() returns."""
+    weights = run_dir / "weights"
+    validated = [h for h in history if h.validation]
+    last = validated[-1].validation if validated else None
+    best_row = max(validated, key=lambda h: h.validation.metrics[best_metric] if h.validation else 0.0, default=None)
+    best = best_row.validation.metrics if best_row and best_row.validation else {}
+    return {
+        "final_loss": sum(history[-1].losses.values()) if history else None,
+        "epoch_losses": [sum(h.losses.values()) for h in history],
+        "epoch_lrs": [h.lrs[0] for h in history],
+        "epoch_loss_items": [h.losses for h in history],
+        "val_metrics": last.metrics if last else {},
+        "epoch_metrics": [h.validation.metrics if h.validation else {} for h in history],
+        "best_metric": progress.best_value,
+        "best_mAP50": best.get("metrics/mAP50"),
+        "best_mAP50_95": best.get("metrics/mAP50-95"),
+        "best_epoch": progress.best_epoch,
+        "save_dir": str(run_dir),
+        "best_checkpoint": str(weights / "best.pt"),
+        "last_checkpoint": str(weights / "last.pt"),
+        "average_checkpoint": str(average) if average else None,
+    }

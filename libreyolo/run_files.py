@@ -1,0 +1,77 @@
+"""What a run directory holds beside weights and records: the resolved configuration and where it came from."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+PACKAGES = ("libreyolo-train", "torch", "torchvision", "numpy", "pillow", "hydra-core", "omegaconf", "faster-coco-eval")
+
+
+def write_config(run_dir: Path, config: dict[str, Any]) -> None:
+    """Write train_config.yaml: every argument of the run, ready to be run again."""
+    header = (
+        "# Every argument of this run. Run it again:\n"
+        f"#   python train.py cfg={run_dir / 'train_config.yaml'}\n"
+        f"#   LibreYOLO(...).train(cfg={str(run_dir / 'train_config.yaml')!r})\n"
+    )
+    _write(run_dir / "train_config.yaml", header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+
+def write_environment(run_dir: Path, *, world_size: int, device: torch.device, source: Path) -> None:
+    """Write environment.json: the command, versions, the git commit of `source`, the devices. A resumed run is appended."""
+    path = run_dir / "environment.json"
+    entries = json.loads(path.read_text()) if path.exists() else []
+    entries.append(
+        {
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "command": [sys.executable, *sys.argv],
+            "cwd": str(Path.cwd()),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": {name: _version(name) for name in PACKAGES},
+            "git": git_state(source),
+            "world_size": world_size,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            "cuda": torch.version.cuda,
+            "cpu_count": os.cpu_count(),
+        }
+    )
+    _write(path, json.dumps(entries, indent=2) + "\n")
+
+
+def git_state(source: Path) -> dict[str, Any]:
+    """Return commit and whether files differ from it; {} where `source` is no git checkout or git is not there."""
+    try:
+        commit = _git(source, "rev-parse", "HEAD")
+        return {"commit": commit, "modified": bool(_git(source, "status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return {}
+
+
+def _git(source: Path, *words: str) -> str:
+    run = subprocess.run(["git", "-C", str(source), *words], capture_output=True, text=True, timeout=10, check=True)
+    return run.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

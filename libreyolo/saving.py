@@ -1,0 +1,129 @@
+"""Writes a run's checkpoints: last.pt after every epoch, best.pt, epoch_N.pt, and the average of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from libreyolo.engine import checkpoint
+from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.ema import EMA
+from libreyolo.engine.progress import Progress
+from libreyolo.engine.trainer import EpochSummary
+from libreyolo.interfaces.events import CheckpointSaved
+
+
+class Saver:
+    """Holds where and what to save; `__call__` is the trainer's `save` on rank 0.
+
+    `attach` must be called once before the first save with the live parts of the training.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        meta: WeightsMeta,
+        config: dict[str, Any],
+        progress: Progress,
+        best_metric: str,
+        save_period: int,
+        average_best: int,
+    ) -> None:
+        self.folder, self.meta, self.config, self.progress, self.best_metric = folder, meta, config, progress, best_metric
+        self.save_period, self.average_best = save_period, average_best
+        self.tell: Callable[[str, Any], None] = lambda name, event: None
+        self.best_files: list[tuple[float, Path]] = []
+
+    def attach(self, bare: nn.Module, ema: EMA | None, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
+        self.bare, self.ema, self.optimizer, self.scaler = bare, ema, optimizer, scaler
+
+    def __call__(self, summary: EpochSummary) -> None:
+        content = self.content(summary)
+        number = summary.epoch + 1
+        # best.pt first: a run killed between the two goes on from the older last.pt and makes the same best.pt again.
+        if summary.is_best or self.progress.best_value is None:
+            self._write(content, "best.pt", number, is_best=True)
+        self._write(content, "last.pt", number, is_best=False)
+        if self.save_period and number % self.save_period == 0:
+            self._write(content, f"epoch_{number}.pt", number, is_best=False)
+        if self.average_best and summary.validation:
+            self._keep_for_average(summary, number)
+
+    def content(self, summary: EpochSummary) -> dict[str, Any]:
+        """Return the whole training checkpoint."""
+        live = checkpoint.cpu_state(self.bare.state_dict())
+        average = checkpoint.cpu_state(self.ema.average.state_dict()) if self.ema else None
+        metrics = summary.validation.metrics if summary.validation else {}
+        best = self.progress.best_value
+        is_map = self.best_metric == "metrics/mAP50-95"
+        content = checkpoint.weights_dict(average or live, self.meta)
+        content |= {
+            "is_ema_weights": self.ema is not None,
+            "optimizer": _plain(self.optimizer.state_dict()),
+            "epoch": summary.epoch,
+            "config": self.config,
+            "loss": float(sum(summary.losses.values())),
+            "best_mAP50_95": best or 0.0,
+            "best_mAP50": float(metrics.get("metrics/mAP50", 0.0)) if is_map else best or 0.0,
+            "best_metric_key": self.best_metric,
+            "best_metric_name": self.best_metric,
+            "best_metric_value": best or 0.0,
+            "best_metric": best or 0.0,
+            "best_epoch": self.progress.best_epoch,
+            "progress": self.progress.as_dict(),
+        }
+        if self.ema and average is not None:
+            content |= {"train_model": live, "ema": average, "ema_updates": self.ema.updates}
+        if self.scaler.is_enabled():
+            content["scaler"] = self.scaler.state_dict()
+        return content
+
+    def _write(self, content: dict[str, Any], name: str, epoch: int, *, is_best: bool) -> None:
+        path = self.folder / name
+        checkpoint.write(content, path)
+        self.tell("on_checkpoint", CheckpointSaved(path, epoch, is_best))
+
+    def _keep_for_average(self, summary: EpochSummary, number: int) -> None:
+        """Keep the weights of the best `average_best` epochs; the worst of one too many is removed."""
+        assert summary.validation is not None
+        judged = self.ema.average if self.ema else self.bare
+        path = self.folder / f"candidate_{number}.pt"
+        checkpoint.write(checkpoint.weights_dict(judged.state_dict(), self.meta), path)
+        self.best_files = sorted([*self.best_files, (summary.validation.metrics[self.best_metric], path)], key=lambda f: -f[0])
+        for _, extra in self.best_files[self.average_best :]:
+            extra.unlink(missing_ok=True)
+        del self.best_files[self.average_best :]
+
+    def write_average(self) -> Path | None:
+        """Average the kept weights into average.pt and remove them; None when there are none."""
+        if not self.best_files:
+            return None
+        states = [checkpoint.read(path)["model"] for _, path in self.best_files]
+        checkpoint.write(checkpoint.weights_dict(_mean_state(states), self.meta), self.folder / "average.pt")
+        for _, path in self.best_files:
+            path.unlink(missing_ok=True)
+        return self.folder / "average.pt"
+
+
+def _mean_state(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the mean of floating tensors; others are those of the best state."""
+    return {
+        name: torch.stack([s[name].double() for s in states]).mean(0).to(first.dtype) if first.is_floating_point() else first
+        for name, first in states[0].items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return an optimiser's state with tensors on the CPU and tuples as lists, so that it loads without running code anywhere."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,110 @@
+"""Ctrl-C, SIGTERM, SIGKILL of the parent: nobody stays, and nobody is asked twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.dist.launch.conftest import DEADLINE, ROOT, alive, until
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = """
+import logging, sys
+from launch import spawn_ddp_train
+from tests.dist.launch.ranks import train_for_ever
+if __name__ == "__main__":
+    logging.basicConfig(format="%(message)s")
+    try:
+        spawn_ddp_train(train_for_ever, (sys.argv[1],), num_processes=2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+"""
+
+# A session of its own, with standard input as its controlling terminal, which turns the byte 3 into SIGINT for the foreground group.
+TAKE_TERMINAL = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def running(directory: Path) -> list[int]:
+    """Return the numbers of both ranks and their loader workers, once all of them run."""
+    files = [directory / "pids-0", directory / "pids-1"]
+    until(lambda: all(file.exists() for file in files), "both ranks training")
+    return [int(pid) for file in files for pid in file.read_text().split()]
+
+
+def everything(controller: int) -> str:
+    """Return what was written to a terminal that nobody holds any longer."""
+    said = b""
+    with contextlib.suppress(OSError):  # how Linux says the end
+        while data := os.read(controller, 65536):
+            said += data
+    return said.decode()
+
+
+def both(directory: Path, what: str) -> bool:
+    return all((directory / f"{what}-{rank}").exists() for rank in range(2))
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "line"),
+    [(signal.SIGINT, 130, "Interrupted: ending 2 processes"), (signal.SIGTERM, 143, "Terminated: ending 2 processes")],
+)
+def test_a_signal_to_the_parent_ends_everybody_in_order(script, tmp_path, number, code, line):
+    process = script(SCRIPT, str(tmp_path))
+    pids = running(tmp_path)
+    if number == signal.SIGTERM:
+        process.send_signal(signal.SIGUSR1)
+        until(lambda: both(tmp_path, "usr1"), "SIGUSR1 at both ranks")
+        assert alive(pids) == pids, "SIGUSR1 is passed on and ends nobody"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == code
+    assert alive(pids) == []
+    assert both(tmp_path, "cleaned")
+    assert err.count(line) == 1 and "Traceback" not in err, err
+    assert [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith("launch")] == []
+
+
+def test_a_killed_parent_takes_its_ranks_and_their_loader_workers_along(script, tmp_path):
+    process = script(SCRIPT, str(tmp_path))
+    pids = running(tmp_path)
+    os.kill(process.pid, signal.SIGKILL)
+    until(lambda: not alive(pids), "the end of all ranks and loader workers", 10)
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_parent_only(tmp_path):
+    file = tmp_path / "script.py"
+    file.write_text(SCRIPT)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", TAKE_TERMINAL, sys.executable, str(file), str(tmp_path)],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=environ,
+        cwd=tmp_path,
+    )
+    os.close(terminal)
+    try:
+        pids = running(tmp_path)
+        assert Path(f"/proc/{pids[0]}/fd/1").readlink().is_relative_to("/dev/pts"), "rank 0 has the terminal itself"
+        os.write(controller, b"\x03")
+        assert process.wait(DEADLINE) == 130
+        said = everything(controller)
+        assert alive(pids) == []
+        assert "Interrupted: ending 2 processes" in said and "Traceback" not in said
+    finally:
+        for child in [*psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []:
+            child.kill()
+        process.kill()
+        process.wait()
+        os.close(controller)

@@ -1,0 +1,267 @@
+import multiprocessing
+import random
+import signal
+
+import numpy as np
+import pytest
+import torch
+
+from libreyolo.data.augment.settings import AugmentSettings
+from libreyolo.data.detection_loader import eval_loader, train_loader
+from libreyolo.data.loader import Loader, resolve_workers
+from libreyolo.data.sampler import EvaluationSampler
+from libreyolo.errors import UserError
+from libreyolo.interfaces.input import InputSpec
+from tests.unit.augment.pictures import DrawnPictures, noisy_pictures
+
+STRONG = AugmentSettings(imgsz=(48, 64), mosaic_prob=0.7, mixup_prob=0.5, hsv_prob=0.7, degrees=15, shear=5, epochs=4, no_aug_epochs=1)
+
+
+def loader_of(pictures=None, settings=STRONG, *, batch=4, **more):
+    return train_loader(pictures or noisy_pictures(10), settings, batch=batch, seed=11, **more)
+
+
+def rows(batches):
+    """Every picture of the batches by its place: images and boxes without the batch's padding."""
+    out = {}
+    for b in batches:
+        for i, (_, place) in enumerate(b.key.tolist()):
+            n = int(b.num_boxes[i])
+            assert b.valid[i].tolist() == [k < n for k in range(b.boxes.shape[1])]
+            assert not b.boxes[i, n:].any()
+            out[place] = (int(b.index[i]), float(b.weight[i]), b.images[i], b.boxes[i, :n], b.labels[i, :n])
+    return out
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for place in one:
+        assert one[place][:2] == other[place][:2]
+        for a, b in zip(one[place][2:], other[place][2:], strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_batch_keeps_its_promises():
+    b = next(loader_of().epoch(1))
+    assert b.images.shape == (4, 3, 48, 64)
+    assert b.images.dtype == torch.float32
+    assert b.images.is_contiguous()
+    assert b.epoch == 1
+    assert b.key.tolist() == [[1, p] for p in range(4)]
+    assert b.boxes.shape == (4, int(b.num_boxes.max().clamp(min=1)), 4)
+    x0, y0, x1, y1 = b.boxes[b.valid].unbind(1)
+    assert (x0 >= 0).all() and (x0 < x1).all() and (x1 <= 64).all() and (y0 >= 0).all() and (y0 < y1).all() and (y1 <= 48).all()
+
+
+def test_two_workers_give_the_same_bits_as_none_and_live_on_between_epochs():
+    with_workers = loader_of(workers=2)
+    for epoch in (0, 1):
+        assert_same(rows(loader_of().epoch(epoch)), rows(with_workers.epoch(epoch)))
+    assert len(multiprocessing.active_children()) == 2
+    with_workers.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_two_ranks_together_see_what_one_rank_sees():
+    alone = rows(loader_of().epoch(2))
+    ranks = [rows(loader_of(rank=r, world_size=2).epoch(2)) for r in range(2)]
+    assert not ranks[0].keys() & ranks[1].keys()
+    assert_same(ranks[0] | ranks[1], alone)
+
+
+def test_entering_an_epoch_in_the_middle_gives_its_rest():
+    loader = loader_of()
+    whole = list(loader.epoch(1))
+    assert_same(rows(loader.epoch(1, start_step=2)), rows(whole[2:]))
+
+
+def test_epochs_differ_in_order_and_in_augmentation():
+    loader = loader_of()
+    first, second = (list(loader.epoch(e)) for e in (0, 1))
+    assert [b.index.tolist() for b in first] != [b.index.tolist() for b in second]
+    one = loader_of(DrawnPictures([(48, 64)] * 4, [None] * 4, noise=True), min_samples=16)  # every picture four times
+    seen = [image.numpy().tobytes() for e in (0, 1) for b in one.epoch(e) for image in b.images]
+    assert len(set(seen)) == len(seen) == 32
+
+
+def test_an_epoch_may_be_left_early_and_another_begun():
+    loader = loader_of(workers=2)
+    expected = rows(loader_of().epoch(1))
+    next(loader.epoch(0))
+    assert_same(rows(loader.epoch(1)), expected)
+    stale = loader.epoch(0)
+    next(stale)
+    assert_same(rows(loader.epoch(1)), expected)
+    with pytest.raises(RuntimeError, match="newer epoch"):
+        next(stale)
+    loader.close()
+
+
+def test_the_short_last_batch_is_full_and_marks_its_padding():
+    last = list(loader_of().epoch(0))[-1]  # 10 pictures in fours
+    assert last.images.shape[0] == 4
+    assert last.weight.tolist() == [1, 1, 0, 0]
+
+
+def test_a_set_of_one_picture_trains():
+    loader = loader_of(noisy_pictures(1))
+    (batch,) = loader.epoch(0)
+    assert loader.steps_per_epoch == 1
+    assert batch.weight.tolist() == [1, 0]
+    assert batch.index.tolist() == [0, 0]
+
+
+def test_pictures_without_boxes_give_one_empty_row():
+    (batch,) = loader_of(DrawnPictures([(48, 64)] * 4, [None] * 4)).epoch(0)
+    assert batch.num_boxes.tolist() == [0, 0, 0, 0]
+    assert batch.boxes.shape == (4, 1, 4)
+    assert not batch.valid.any()
+
+
+def test_class_balance_repeats_the_rare_class():
+    # Label = index % 3 where there are boxes; one picture of 60 has class 2: f = 1/60, r = sqrt(0.1 * 60) = 2.4.
+    rectangles = [(5, 5, 30, 30) if i % 3 == 0 or i == 2 else None for i in range(60)]
+    loader = loader_of(DrawnPictures([(48, 64)] * 60, rectangles), class_balanced=True)
+    seen = [i for b in loader.epoch(0) for i, w in zip(b.index.tolist(), b.weight.tolist(), strict=True) if w]
+    assert seen.count(2) in (2, 3)
+    assert set(seen) == set(range(60))
+
+
+def test_the_users_generators_are_left_alone():
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    loader = loader_of(workers=1)
+    list(loader.epoch(0))
+    loader.close()
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_picture_that_cannot_be_read_is_named(workers):
+    pictures = noisy_pictures(4)
+    pictures.broken = {2}
+    loader = eval_loader(pictures, imgsz=(32, 32), spec=InputSpec(), batch=2, workers=workers)
+    with pytest.raises(UserError) as error:
+        list(loader.epoch(0))
+    assert str(error.value) == "drawn/2.png can't be read: image file is truncated"
+
+
+class WorkerFacts:
+    """A dataset that tells about the process it runs in."""
+
+    def __getitem__(self, item):
+        if item.index == 3:
+            raise ZeroDivisionError("a bug")
+        return (
+            signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+            signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+            torch.get_num_threads(),
+            (random.random(), float(np.random.rand()), float(torch.rand(()))),
+        )
+
+    def describe(self, index):
+        return f"number {index}"
+
+
+def same_list(samples):
+    return samples
+
+
+def no_preparation(host, device):
+    return host
+
+
+def facts_of(rank, n=2):
+    sampler = EvaluationSampler(n, batch=1)
+    loader = Loader(WorkerFacts(), sampler, collate=same_list, prepare=no_preparation, workers=2, seed=5, rank=rank, persistent=False)
+    return [facts for batch in loader.epoch(0) for facts in batch]
+
+
+def test_workers_leave_ctrl_c_to_the_parent_use_one_thread_and_have_their_own_seeds():
+    facts = facts_of(0) + facts_of(1)
+    assert [f[:3] for f in facts] == [(True, True, 1)] * 4
+    assert len({f[3] for f in facts}) == 4  # two workers of two ranks
+    assert facts_of(0) == facts[:2]  # and the same again
+    assert multiprocessing.active_children() == []  # not persistent: gone after the epoch
+
+
+def test_a_bug_in_a_worker_keeps_its_traceback_and_names_the_picture():
+    with pytest.raises(RuntimeError, match="number 3") as error:
+        facts_of(0, n=4)
+    assert "ZeroDivisionError" in str(error.value)
+    assert "__getitem__" in str(error.value)
+
+
+class Suicidal(WorkerFacts):
+    def __getitem__(self, item):
+        signal.raise_signal(signal.SIGKILL)
+
+
+def test_a_killed_worker_is_told_with_advice():
+    loader = Loader(Suicidal(), EvaluationSampler(2, batch=1), collate=same_list, prepare=no_preparation, workers=1)
+    with pytest.raises(UserError, match=r"loader process was killed .*workers=0"):
+        list(loader.epoch(0))
+    loader.close()
+
+
+def test_waiting_is_counted_and_reset():
+    loader = loader_of()
+    list(loader.epoch(0))
+    assert loader.waiting_seconds > 0
+    loader.reset_waiting()
+    assert loader.waiting_seconds == 0
+
+
+def test_evaluation_shares_pictures_without_padding_and_keeps_boxes_in_input_pixels():
+    pictures = noisy_pictures(5)
+    spec = InputSpec(pad_position="center")
+    ranks = [list(eval_loader(pictures, imgsz=(64, 64), spec=spec, batch=2, rank=r, world_size=2).epoch(0)) for r in range(2)]
+    assert [[b.index.tolist() for b in rank] for rank in ranks] == [[[0, 2], [4]], [[1, 3]]]
+    for batch in (b for rank in ranks for b in rank):
+        assert batch.weight.tolist() == [1.0] * len(batch.index)
+        for i, index in enumerate(batch.index.tolist()):
+            assert tuple(batch.original_hw[i].tolist()) == pictures.size(index)
+            sx, sy, tx, ty = batch.to_input[i].tolist()
+            if pictures.rectangles[index] is None:
+                assert batch.num_boxes[i] == 0
+                continue
+            x0, y0, x1, y1 = pictures.rectangles[index]
+            assert batch.boxes[i, 0].tolist() == pytest.approx([sx * x0 + tx, sy * y0 + ty, sx * x1 + tx, sy * y1 + ty], abs=1e-4)
+            # The middle of the rectangle is white in the picture as well.
+            assert batch.images[i, :, int(sy * (y0 + y1) / 2 + ty), int(sx * (x0 + x1) / 2 + tx)].min() == 1.0
+
+
+def test_a_rank_without_evaluation_pictures_yields_nothing():
+    loader = eval_loader(noisy_pictures(1), imgsz=(64, 64), spec=InputSpec(), batch=2, rank=1, world_size=2, workers=1)
+    assert loader.steps_per_epoch == 0
+    assert list(loader.epoch(0)) == []
+    assert loader.num_pictures == 1
+
+
+def test_workers_are_capped_by_the_cpus_of_the_host_over_its_ranks():
+    workers, message = resolve_workers(64, 2, 4)
+    assert workers == 2
+    assert "workers=64" in message and "4 CPUs" in message and "2 ranks" in message
+    assert resolve_workers(2, 2, 4) == (2, None)
+    assert resolve_workers(0, 8, 4) == (0, None)
+    assert resolve_workers(1, 8, 4)[0] == 0
+    with pytest.raises(UserError, match="workers=-1"):
+        resolve_workers(-1, 1, 4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_the_side_stream_delivers_the_same_batches():
+    expected = rows(loader_of().epoch(0))
+    loader = loader_of(workers=2, device="cuda")
+    for _ in range(3):
+        held = []
+        for b in loader.epoch(0):
+            # Work on the step's stream while the next batch is made on the side stream into recycled memory.
+            torch.ones((2048, 2048), device="cuda") @ torch.ones((2048, 2048), device="cuda")
+            held.append(b.images * 1.0)
+            seen = rows([b])
+            for place, row in seen.items():
+                torch.testing.assert_close(row[2].cpu(), expected[place][2], atol=1e-4, rtol=0)
+                assert torch.equal(row[3].cpu(), expected[place][3])
+    loader.close()
