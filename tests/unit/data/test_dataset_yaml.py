@@ -182,9 +182,7 @@ def test_what_is_no_path_is_refused(tmp_path: Path, data: object) -> None:
 # --- path: and the sources --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "path_line", ["", "path: .", "path:", "path: ~", "path: ''", "path: ./", "path: ../ds", "path: {root}", "path: {root}/"]
-)
+@pytest.mark.parametrize("path_line", ["", "path: .", "path:", "path: ~", "path: ''", "path: ./", "path: ../ds", "path: {root}", "path: {root}/"])
 def test_every_way_to_write_path_gives_the_same_list_from_every_cwd(
     six_pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path_line: str
 ) -> None:

@@ -139,9 +139,7 @@ def test_a_turned_jpeg_shrinks_to_the_upright_target(tmp_path: Path) -> None:
         ((700, 500), (640, 320), (448, 320)),
     ],
 )
-def test_fit_size_keeps_the_aspect_and_never_enlarges(
-    hw: tuple[int, int], max_hw: tuple[int, int] | None, expected: tuple[int, int]
-) -> None:
+def test_fit_size_keeps_the_aspect_and_never_enlarges(hw: tuple[int, int], max_hw: tuple[int, int] | None, expected: tuple[int, int]) -> None:
     assert fit_size(hw, max_hw) == expected
 
 

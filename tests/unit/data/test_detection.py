@@ -27,8 +27,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def digest_of(root: Path) -> dict[str, str]:
     return {
-        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
-        for path in sorted(root.rglob("*"))
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder" for path in sorted(root.rglob("*"))
     }
 
 
@@ -223,9 +222,7 @@ def ten_with_three_bad(root: Path) -> Path:
     return write_text(root / "data.yaml", "train: images\nval: images\nnames: [x]\n")
 
 
-def test_the_three_bad_files_of_case_b60_are_skipped_by_name_and_the_png_called_jpg_is_used(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_three_bad_files_of_case_b60_are_skipped_by_name_and_the_png_called_jpg_is_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = load_detection(ten_with_three_bad(tmp_path))
     assert [data.train.path(index).name for index in range(len(data.train))] == [*(f"{index}.jpg" for index in range(6)), "9_png.jpg"]
     assert [(Path(path).name, reason.split(" (")[0]) for path, reason in data.report["train"].skipped] == [

@@ -141,9 +141,7 @@ def pickled(file: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [cut, flip, empty, plain_array, pickled])
-def test_a_damaged_cache_is_made_again_without_a_word(
-    build_set: BuildSet, cache_root: Path, caplog: pytest.LogCaptureFixture, harm: Any
-) -> None:
+def test_a_damaged_cache_is_made_again_without_a_word(build_set: BuildSet, cache_root: Path, caplog: pytest.LogCaptureFixture, harm: Any) -> None:
     path = build_set([BOX, BOX], [BOX])
     first = arrays_of(path)
     for file in cached_files(cache_root):

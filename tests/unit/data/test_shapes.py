@@ -168,9 +168,7 @@ def test_an_unfinished_set_never_shows(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_built_in_name_makes_the_set_in_the_cache_folder_once(
-    cache_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_built_in_name_makes_the_set_in_the_cache_folder_once(cache_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(make_shapes, "__kwdefaults__", {"seed": 0, **SMALL})
     data = load_detection("shapes", cwd=tmp_path)
     assert data.yaml_path == cache_root / "sets" / f"shapes-v{shapes.VERSION}" / "data.yaml"
