@@ -134,14 +134,7 @@ class Launch:
             "        print('JOB', job, done['save_dir'], model.nc, model.device, next(model.net.parameters()).device)\n"
             f"    print('PREDICTED', len(model.predict({str(self.data.parent / 'images' / 'val')!r}, device=0)))\n"
         )
-        run = subprocess.run(
-            [sys.executable, str(script)],
-            cwd=self.out,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            env={**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"},
-        )
+        run = subprocess.run([sys.executable, str(script)], cwd=self.out, capture_output=True, text=True, timeout=150, env=env)
         seen = [line for line in run.stdout.splitlines() if line.startswith(("JOB", "PREDICTED"))]
         self.say(
             run.returncode == 0 and len(seen) == 3, f"python door, two jobs in a row: exit {run.returncode}; {'; '.join(seen) or run.stderr[-300:]}"
