@@ -80,7 +80,7 @@ def measure(model: str, data: Path, batch: int, workers: int, steps: int) -> str
     lines = [
         f"## {model}, batch {batch}",
         f"step alone {1e3 * alone / steps:.1f} ms ({batch * steps / alone:.0f} images/s), host needs {1e3 * issued / steps:.1f} ms to issue it",
-        f"with the loader {1e3 * whole / steps:.1f} ms ({batch * steps / whole:.0f} images/s), waiting for workers {1e3 * waited / steps:.1f} ms of it",
+        f"with the loader {1e3 * whole / steps:.1f} ms ({batch * steps / whole:.0f} images/s), of it waiting {1e3 * waited / steps:.1f} ms",
         f"{kernels:.0f} kernels a step, device busy {busy:.1f} ms, peak memory {torch.cuda.max_memory_reserved() / 1e9:.1f} GB",
         averages.table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=60),
         averages.table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=60),

@@ -134,6 +134,7 @@ class Launch:
             "        print('JOB', job, done['save_dir'], model.nc, model.device, next(model.net.parameters()).device)\n"
             f"    print('PREDICTED', len(model.predict({str(self.data.parent / 'images' / 'val')!r}, device=0)))\n"
         )
+        env = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
         run = subprocess.run([sys.executable, str(script)], cwd=self.out, capture_output=True, text=True, timeout=150, env=env)
         seen = [line for line in run.stdout.splitlines() if line.startswith(("JOB", "PREDICTED"))]
         self.say(
@@ -166,7 +167,8 @@ class Launch:
         words = next((line for line in reversed(tail.splitlines()) if line.strip()), "")
         self.say(
             ok,
-            f"{name}: exit {process.returncode} after {took:.1f} s, {len(left)} processes left, on GPUs {on_gpu}, last.pt loads: {loads}; last line: {words[:200]}",
+            f"{name}: exit {process.returncode} after {took:.1f} s, {len(left)} processes left, on GPUs {on_gpu}, "
+            f"last.pt loads: {loads}; last line: {words[:200]}",
         )
 
     @staticmethod
@@ -253,8 +255,8 @@ def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:
     script.write_text(
         "from benchmarks.two_gpus import StepLosses\nfrom libreyolo import LibreYOLO\n"
         "if __name__ == '__main__':\n"
-        f"    LibreYOLO('yolo9t').train(data={str(yaml)!r}, device={device}, epochs=2, batch=16, imgsz=320, workers=2, cache='ram', amp=False, val=False,\n"
-        "        mosaic_prob=0.0, hsv_prob=0.0, flip_prob=0.0, max_steps=20, log_interval=1, save_plots=False, deterministic=True,\n"
+        f"    LibreYOLO('yolo9t').train(data={str(yaml)!r}, device={device}, epochs=2, batch=16, imgsz=320, workers=2,\n"
+        "        cache='ram', amp=False, val=False, mosaic_prob=0.0, hsv_prob=0.0, flip_prob=0.0, max_steps=20, log_interval=1, save_plots=False, deterministic=True,\n"
         f"        project={str(out)!r}, name='steps{gpus}', callbacks=[StepLosses({str(path)!r})])\n"
     )
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "NVIDIA_TF32_OVERRIDE": "0"}
