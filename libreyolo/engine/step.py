@@ -66,7 +66,7 @@ class TrainStep:
                 deferred = len(window) > 1 and not known and _share_one_normaliser(terms)
                 if deferred:
                     # A mean over pictures keeps float16 gradients in range until the real normaliser is known.
-                    multipliers = {name: torch.full((), 1.0 / num_pictures, device=self.device) for name in terms}
+                    multipliers = {name: term.total.new_full((), 1.0 / num_pictures) for name, term in terms.items()}
                     waiting.append({name: replace(term, total=term.total.detach()) for name, term in terms.items()})
                 else:
                     multipliers, values = self._multipliers(terms, known, pictures[index] / num_pictures)
