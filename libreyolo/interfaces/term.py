@@ -67,7 +67,7 @@ def balanced_means(totals: Sequence[Tensor], counts: Sequence[Any], *, normalise
     (sum of sqrt(n_g) * T_g / n_g) / (sum of sqrt(n_g)), in which an empty group counts nothing; 0 where all are empty.
     """
     total = torch.stack(list(totals))
-    stats = torch.stack([_wide(torch.as_tensor(count, device=total.device)) for count in counts])
+    stats = torch.stack([torch.as_tensor(count, device=total.device).to(_wide(total).dtype) for count in counts])
 
     def scale(summed: Tensor) -> Tensor:
         roots = summed.sqrt()

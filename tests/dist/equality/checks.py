@@ -14,7 +14,7 @@ from libreyolo import build, schema
 from libreyolo.assembly.parts import Seat
 from libreyolo.engine import collectives
 from libreyolo.engine.progress import Progress
-from tests.dist.equality.synthetic import FACTORIES, NC, SyntheticAssembly
+from tests.dist.equality.synthetic import FACTORIES, NC, SyntheticAssembly, rows_of
 
 MIXED = (3, 0, 1, 4, 2, 0, 1, 1, 0, 2, 3, 1, 1, 0, 0, 4, 2, 1, 1, 3)  # 20 pictures in eights: the third batch is half padding
 ONE_RANK_ONLY = (5, 0, 3, 0, 4, 0, 1, 0)  # rank 0 of 2 has every object, rank 1 none
@@ -31,10 +31,13 @@ GRADIENT = {"lr0": 1.0, "weight_decay": 0.0, "max_steps": 1}
 
 @dataclass(frozen=True)
 class Check:
-    """family: its name. objects: per picture of the epoch. keys: recipe keys over PLAIN. frozen_norms: BatchNorm stands still."""
+    """family: its name. objects: per picture of the epoch. part: the rows of them that are trained on, None for all. keys: recipe keys over
+    PLAIN. frozen_norms: BatchNorm stands still.
+    """
 
     family: str
     objects: Sequence[int] = MIXED
+    part: tuple[int, int] | None = None
     keys: Mapping[str, Any] = field(default_factory=dict)
     frozen_norms: bool = False
     double: bool = True
@@ -64,6 +67,8 @@ def run(check: Check) -> Outcome:
     if check.frozen_norms:
         recipe = replace(recipe, freeze=[name for name, module in net.named_modules() if isinstance(module, _BatchNorm)])
     made = FACTORIES[family.task](family, recipe, check.objects, dtype)
+    if check.part:
+        made = replace(made, pictures=rows_of(made.pictures, range(*check.part)))
     before = parameters(net)
     seat = Seat(collectives.rank(), collectives.world_size(), collectives.world_size(), torch.device("cpu"))
     training = build.training(

@@ -71,6 +71,12 @@ def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
     return replace(batch, boxes=batch.boxes[:, :most], labels=batch.labels[:, :most], valid=batch.valid[:, :most])
 
 
+def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
+    """Return some pictures of a batch of any task."""
+    chosen: dict[str, Any] = {f.name: getattr(batch, f.name)[list(rows)] for f in fields(batch) if isinstance(getattr(batch, f.name), Tensor)}
+    return replace(batch, **chosen)
+
+
 # Task -> (family, recipe, objects per picture, dtype) -> its pictures. A picture's "objects" are what its normaliser counts.
 FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect}
 
@@ -90,12 +96,10 @@ class SyntheticLoader:
             yield self._collate(items)
 
     def _collate(self, items: list[Item]) -> Batch:
-        rows = torch.tensor([item.index for item in items])
-        whole = self.made.pictures
-        chosen: dict[str, Any] = {f.name: getattr(whole, f.name)[rows] for f in fields(whole) if isinstance(getattr(whole, f.name), Tensor)}
-        chosen["weight"] = torch.tensor([item.weight for item in items])
-        chosen["key"] = torch.tensor([(item.epoch, item.place) for item in items])
-        return self.made.crop(replace(whole, **chosen, epoch=items[0].epoch))
+        batch = rows_of(self.made.pictures, [item.index for item in items])
+        weight = torch.tensor([item.weight for item in items])
+        key = torch.tensor([(item.epoch, item.place) for item in items])
+        return self.made.crop(replace(batch, weight=weight, key=key, epoch=items[0].epoch))
 
     def steps(self, epoch: int) -> int:
         return self.sampler.steps(epoch)

@@ -151,7 +151,7 @@ def by_hand(loss: Loss, rows: Rows) -> tuple[list[Tensor], float]:
     """Return gradient and value of a loss on the whole batch in one process."""
     net = model()
     value = loss(net(rows.x)[:, 0], rows)
-    return list(torch.autograd.grad(value, list(net.parameters()))), float(value)
+    return list(torch.autograd.grad(value, list(net.parameters()))), float(value.detach())
 
 
 def cut(rows: Rows, sizes: Sequence[int]) -> list[Rows]:
