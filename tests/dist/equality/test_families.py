@@ -72,7 +72,7 @@ def test_the_check_fails_under_a_mutation(name: str, two_ranks: dict[Any, Any]) 
 
 @pytest.mark.slow
 def test_without_mutation_the_same_check_passes(two_ranks: dict[Any, Any]) -> None:
-    key = ("yolo9", "without its auxiliary branch", "one gradient, objects on one rank only")
+    key = ("yolo9", "without the auxiliary branch", "one gradient, objects on one rank only")
     assert difference(run(ranks.MUTATED), two_ranks[key]) < TIGHT
 
 
