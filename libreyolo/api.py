@@ -24,6 +24,7 @@ from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
 from libreyolo.engine import checkpoint
 from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.generators import caller_untouched
 from libreyolo.engine.validate import validate
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.input import InputSpec
@@ -81,6 +82,7 @@ class LibreYOLO:
 
     # ------------------------------------------------------------------------------------------------------------------ training
 
+    @caller_untouched()
     def train(
         self,
         data: str | Path | None = None,
