@@ -51,12 +51,20 @@ def enter(main: Callable[[], Any]) -> None:
         main()
     except KeyboardInterrupt:
         sys.exit(130)  # whoever was interrupted has said so
-    except Exception as error:
-        sweep = hydra_runs.summary()
-        told = sweep or sentence(error)
+    except (Exception, _Told) as ending:
+        error = ending.error if isinstance(ending, _Told) else ending
+        told = hydra_runs.summary() or sentence(error)
         if told is None:
             raise
         sys.exit(1 if quiet and _is_said_by_rank_0(error) else told)
+
+
+class _Told(BaseException):
+    """Carries an error whose message is enough past Hydra, which would write a line of its own for an Exception."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _is_other_rank(environ: Mapping[str, str]) -> bool:
@@ -179,7 +187,9 @@ def train_job(cfg: DictConfig) -> float:
             run_files.append_failure(run_dir, error)
         elif not _is_other_rank(os.environ):
             run_files.remove_unstarted(run_dir)
-        raise
+        if is_sweep:
+            raise
+        raise _Told(error) from error
     if not _is_other_rank(os.environ):
         restart.forget(os.environ, cwd / str(config["project"]))
     return best
