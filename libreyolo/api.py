@@ -201,6 +201,7 @@ class LibreYOLO:
             self.family.name, self.family.spawns, f'LibreYOLO("{self.family.name}{self.size}").train', placement.num_processes
         )
         launch.check_divisible(job.recipe.batch, placement.num_processes)
+        launch.choose_backend(placement.device_for(0), job.recipe.backend)  # one that can't be used is an error now, not in a worker
         # The workers' model is a plain weights file and the newest run may be another by then: they are told the checkpoint itself.
         arguments = {**typed, "resume": str(job.resumed.path) if job.resumed else False}
         order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place)
