@@ -100,9 +100,7 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
     if environment is None:
         return list(kept)
     if any(a in ("-m", "--multirun") or a.lower() == "hydra.mode=multirun" for a in kept):
-        raise UserError(
-            "-m under torchrun would run the sweep once in every process: start it without torchrun, 'device=[0,1]' spawns for it."
-        )
+        raise UserError("-m under torchrun would run the sweep once in every process: start it without torchrun, 'device=[0,1]' spawns for it.")
     if environment.rank == 0:
         return list(kept)
     silent = {"hydra.output_subdir": "null", "hydra/job_logging": "disabled", "hydra/hydra_logging": "disabled", "hydra.run.dir": "."}
