@@ -129,6 +129,8 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
     trainer = training.trainer
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
     saver.tell = listeners.tell
+    if main:
+        saver.find_candidates(start_epoch)
     if job.resumed:
         training.load_state(job.resumed.content)
         log.info("Going on from %s after epoch %d.", job.resumed.path, start_epoch)
@@ -141,8 +143,9 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
     steps = trainer.train_loader.steps(start_epoch)
     listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names))
     history = trainer.fit()
-    average = saver.write_average() if main else None
-    result = _result(run_dir, history, progress, task.best_metric, average)
+    unfinished = recipe.stop_after_epoch is not None and progress.epoch < recipe.epochs
+    average = saver.write_average(keep=unfinished) if main else None
+    result = _result(run_dir, history, progress, average)
     listeners.tell("on_train_end", TrainEnd(run_dir, result))
     return Outcome(run_dir, assembly.names, result)
 
@@ -174,13 +177,12 @@ def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
         )
 
 
-def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, best_metric: str, average: Path | None) -> dict[str, Any]:
+def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, average: Path | None) -> dict[str, Any]:
     """Return what train() returns."""
     weights = run_dir / "weights"
     validated = [h for h in history if h.validation]
     last = validated[-1].validation if validated else None
-    best_row = max(validated, key=lambda h: h.validation.metrics[best_metric] if h.validation else 0.0, default=None)
-    best = best_row.validation.metrics if best_row and best_row.validation else {}
+    best = progress.best_metrics
     return {
         "final_loss": sum(history[-1].losses.values()) if history else None,
         "epoch_losses": [sum(h.losses.values()) for h in history],

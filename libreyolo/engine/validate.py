@@ -14,6 +14,9 @@ from libreyolo.interfaces.metric import Metric
 from libreyolo.interfaces.task import Loader, Task
 
 
+_Losses = dict[tuple[str, str], torch.Tensor]  # (term, report) -> [sum of totals, sum of normalisers]
+
+
 @dataclass(frozen=True)
 class Validation:
     """metrics: by column name, known to all ranks. metric: the merged accumulator, on rank 0 only (else None)."""
@@ -33,7 +36,7 @@ def validate(
     was_training = net.training
     net.eval()
     metric, clock = task.metric(), _Clock(device)
-    losses: dict[str, torch.Tensor] = {}
+    losses: _Losses = {}
     try:
         clock.lap("preprocess")
         for batch in loader.epoch(0):
@@ -87,18 +90,21 @@ def _speed(seconds: list[dict[str, float]], images: int) -> dict[str, float]:
     return row | {"speed/total_ms": sum(row.values()), "speed/total_s": total, "speed/images_seen": float(images)}
 
 
-def _add_losses(losses: dict[str, torch.Tensor], task: Task, net: nn.Module, batch: Any) -> None:
-    """Add up each term's sum and its stats; they are divided once, at the end, over all pictures."""
+def _add_losses(losses: _Losses, task: Task, net: nn.Module, batch: Any) -> None:
+    """Add up each term's sum and its normaliser; they are divided once, at the end, over all pictures."""
     for name, term in task.terms(net, batch, task.facts(batch)).items():
         value = torch.cat([term.total.detach().float().reshape(1), term.scale(term.stats).reshape(1).reciprocal()])
-        losses[name] = losses[name] + value if name in losses else value
+        key = (name, term.report or name)
+        losses[key] = losses[key] + value if key in losses else value
 
 
-def _global_losses(losses: dict[str, torch.Tensor], device: torch.device) -> dict[str, float]:
-    """Return `val/<term>_loss`: the sum of totals over the sum of normalisers, over all ranks."""
+def _global_losses(losses: _Losses, device: torch.device) -> dict[str, float]:
+    """Return `val/<report>_loss`: each term's sum of totals over its sum of normalisers, over all ranks; terms of one report are added."""
     every = collectives.broadcast_object(sorted(losses))
     if not every:
         return {}
-    table = torch.stack([losses.get(n, torch.zeros(2, device=device)).to(device) for n in every])
-    sums = collectives.sum_(table).tolist()
-    return {f"val/{name}_loss": total / count if count > 0 else 0.0 for name, (total, count) in zip(every, sums, strict=True)}
+    table = torch.stack([losses.get(key, torch.zeros(2, device=device)).to(device) for key in every])
+    found: dict[str, float] = {}
+    for (_, report), (total, count) in zip(every, collectives.sum_(table).tolist(), strict=True):
+        found[f"val/{report}_loss"] = found.get(f"val/{report}_loss", 0.0) + (total / count if count > 0 else 0.0)
+    return found
