@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 import launch
 from launch import rundir
-from libreyolo import build, resume, run, schema
+from libreyolo import build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
@@ -48,6 +47,7 @@ class LibreYOLO:
         known = schema.model_names()
         self.device = torch.device("cpu")
         self._file: weights_files.Weights | None = None
+        self._given, self._origin = str(model), ""  # as the caller named it; the file behind it, "" for random weights
         if str(model) in known:
             self.family, self.size = known[str(model)]
             self.names = {i: f"class_{i}" for i in range(80)}
@@ -60,7 +60,7 @@ class LibreYOLO:
 
     def _take(self, file: weights_files.Weights) -> None:
         """Become the model of a weights file."""
-        self._file = file
+        self._file, self._origin = file, str(file.path)
         self.family, self.size, self.names, self.imgsz = file.family, file.size, dict(file.names), file.imgsz
         # Training-only branches are not built for inference; their tensors stay in `_file` for a fine-tune.
         self._options = {k: v for k, v in file.options.items() if k not in file.family.recipe().network_options()}
@@ -123,14 +123,18 @@ class LibreYOLO:
         project = _below(cwd, str(typed.get("project", Recipe.project)))
         found = resume.find_checkpoint(self._resume_request(typed), project, cwd)
         resumed = resume.open_checkpoint(found) if found else None
-        arguments = dict(typed)
+        arguments = {k: v for k, v in typed.items() if k != "weights"}
+        self._refuse_other_weights(typed.get("weights"))
         if resumed:
-            arguments = resume.merged_arguments(resumed, typed)
+            resume.refuse_other_model(resumed, self.family.name, self.size)
+            arguments = resume.merged_arguments(resumed, arguments)
             arguments.pop("family", None), arguments.pop("size", None)
         recipe = schema.resolve(self.family, self.size, arguments)
-        recipe = replace(recipe, project=str(project))
+        recipe = replace(recipe, project=str(project), weights=recipe.weights if resumed else self._origin or None)
         if resumed:
             resume.refuse_finished(resumed, recipe.epochs)
+            # The checkpoint's network, classes and input convention: its tensors must fit, and its pictures look as they did.
+            self._take(weights_files.load(resumed.path))
         if recipe.data is None and recipe.data_dir is None:
             raise UserError(
                 "data is missing: say what to train on, data=path/to/data.yaml (Python: train(data=...)), or try the embedded set: data=shapes."
@@ -138,7 +142,7 @@ class LibreYOLO:
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)
         extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
-        return run.Job(self.family, recipe, spec, self._start(recipe, cwd), extras, cwd, resumed, tuple(callbacks))
+        return run.Job(self.family, recipe, spec, self._start(recipe, cwd, resumed), extras, cwd, resumed, tuple(callbacks))
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
@@ -147,8 +151,13 @@ class LibreYOLO:
             return str(self._file.path)
         return bool(wish) if isinstance(wish, bool) else str(wish)
 
-    def _start(self, recipe: Recipe, cwd: Path) -> build.Start:
-        if recipe.pretrained:
+    def _refuse_other_weights(self, weights: Any) -> None:
+        """In Python the model says where to start; `weights` is only what the Hydra door wrote down of it."""
+        if weights is not None and str(weights) not in (self._given, self._origin):
+            raise UserError(f"weights={weights} is for python train.py; in Python name the file first: LibreYOLO({str(weights)!r}).train(...).")
+
+    def _start(self, recipe: Recipe, cwd: Path, resumed: resume.Resumed | None) -> build.Start:
+        if recipe.pretrained and resumed is None:
             name = self.family.published_name(self.size) if recipe.pretrained is True else str(recipe.pretrained)
             file = weights_files.load(weights_files.find(name, cwd))
             if file.family.name != self.family.name:
@@ -194,7 +203,9 @@ class LibreYOLO:
         folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
         try:
             model = self._worker_model(folder)
-            arguments = dict(typed)
+            # Workers go on from the very checkpoint that was found here, whatever else is written below the project meanwhile.
+            arguments = dict(typed) | {"weights": self._origin or None}
+            arguments |= {"resume": str(job.resumed.path)} if job.resumed else {}
             result: run.Outcome = launch.spawn_ddp_train(
                 _train_worker, (model, arguments, list(job.callbacks), job.cwd, run_dir), num_processes=placement.num_processes
             )
@@ -301,6 +312,7 @@ class LibreYOLO:
 def _train_worker(model: str, arguments: dict[str, Any], callbacks: list[Any], cwd: Path, run_dir: Path | None) -> run.Outcome:
     """Run in every spawned worker: the ordinary path, in which the rank variables are set."""
     worker = LibreYOLO(model)
+    worker._origin = arguments["weights"] or ""  # not the temporary file
     job = worker._job(arguments, callbacks, cwd)
     environment = launch.detect(os.environ)
     assert environment is not None, "a worker has its rank in the environment"
@@ -318,16 +330,7 @@ def _find(model: str | Path, known: Mapping[str, Any]) -> Path:
 def _read_cfg(cfg: str | Path | None, cwd: Path) -> dict[str, Any]:
     if cfg is None:
         return {}
-    path = _below(cwd, str(cfg))
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cfg={cfg} could not be read: {error.strerror or error} ({path}).") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"cfg={cfg} is not valid YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(values, dict):
-        raise UserError(f"cfg={cfg} must hold arguments as `key: value` lines.")
-    return {str(k): v for k, v in values.items() if k not in ("family", "size", "weights")}
+    return {k: v for k, v in run_files.read_config(_below(cwd, str(cfg))).items() if k not in ("family", "size", "weights")}
 
 
 def _below(cwd: Path, path: str) -> Path:
@@ -347,18 +350,27 @@ def _settle(job: run.Job, run_dir: Path | None) -> Path:
     )
 
 
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"  # cuBLAS repeats its sums only with a fixed workspace
+
+
 class _Determinism:
-    """Ask torch for repeatable kernels while training, and put its setting back."""
+    """Ask torch for repeatable kernels while training; afterwards torch's setting and the environment are as before."""
 
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
 
     def __enter__(self) -> None:
-        self.before = torch.are_deterministic_algorithms_enabled()
-        if self.wanted:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.use_deterministic_algorithms(True, warn_only=True)
-            log.info("deterministic=true: repeatable kernels where torch has them; expect slower steps.")
+        if not self.wanted:
+            return
+        self.before = (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
+        self.workspace = os.environ.get(WORKSPACE)
+        os.environ.setdefault(WORKSPACE, ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        log.info("deterministic=true: repeatable kernels where torch has them; expect slower steps.")
 
     def __exit__(self, *error: object) -> None:
-        torch.use_deterministic_algorithms(self.before)
+        if not self.wanted:
+            return
+        torch.use_deterministic_algorithms(self.before[0], warn_only=self.before[1])
+        if self.workspace is None:
+            os.environ.pop(WORKSPACE, None)

@@ -13,7 +13,7 @@ from typing import Any
 
 import launch
 from launch import restart, rundir
-from libreyolo import resume, schema
+from libreyolo import resume, run_files, schema
 from libreyolo.errors import UserError, nearest
 from libreyolo.recipe import Recipe, recipe_fields
 
@@ -66,7 +66,7 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
     Under torchrun or srun every rank enters Hydra, but only rank 0 may leave files: the others are told to write nothing. The local rank that old
     launchers pass as an argument goes into `environ`. Raises UserError for a sweep under torchrun, whose ranks would each run it.
     """
-    kept, local_rank = launch.strip_local_rank(arguments)
+    kept, local_rank = launch.strip_local_rank(_with_file(arguments))
     if local_rank is not None:
         environ.setdefault("LOCAL_RANK", str(local_rank))
     environment = launch.detect(environ)
@@ -78,6 +78,27 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
         return list(kept)
     silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.run.dir=."]
     return [*silent, *(a for a in kept if not a.startswith("hydra.run.dir="))]
+
+
+def _with_file(arguments: Sequence[str]) -> list[str]:
+    """Register the file that `cfg=` names as an option of Hydra's group `cfg`, so that presets and typed keys win over it; a file that says its
+    model chooses that model unless `model=` was typed."""
+    from hydra.core.config_store import ConfigStore
+
+    found = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name != "cfg" or value in ("", "null"):
+            found.append(argument)
+            continue
+        path = Path(value.strip("'\"")).expanduser().absolute()
+        values = run_files.read_config(path)
+        family, size = values.pop("family", None), values.pop("size", None)
+        ConfigStore.instance().store(group=f"cfg{path.parent}", name=f"{path.stem}.yaml", node=values, package="_global_")
+        found.append(f"cfg='{path.parent / path.stem}'")
+        if family and size and not any(a.startswith("model=") for a in arguments):
+            found.append(f"model={family}{size}")
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -92,6 +113,7 @@ def help_text() -> str:
         "  python train.py model=yolo9s data=my.yaml 'device=[0,1]' batch=32      two GPUs, the same model",
         "  python train.py model=yolo9s data=my.yaml weights=LibreYOLO9s.pt       fine-tune published weights",
         "  python train.py resume=outputs/DATE/time-TIME           go on with a run that was interrupted",
+        "  python train.py cfg=RUN/train_config.yaml epochs=50     run a run again, with another number",
         "  python train.py -m lr0=0.01,0.02 data=my.yaml           a sweep: one run for each value",
         "",
         f"Models (model=): {', '.join(schema.model_names())}",
@@ -170,33 +192,31 @@ def _train_from_config(config: dict[str, Any], overrides: Sequence[str], *, run_
     family, size = str(config["family"]), str(config["size"])
     chosen_model = any(o.lstrip("+").startswith("model=") for o in overrides)
     values = {k: v for k, v in config.items() if k not in ("family", "size", "weights")}
-    resumed = _resumed_model(config, cwd)
-    if resumed is not None:
-        family, size = resumed
-        values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")} | {
-            "project": config["project"],
-            "resume": config["resume"],
-        }
+    checkpoint = resume.find_checkpoint(config["resume"], _project(config, cwd), cwd)
+    if checkpoint is not None:
+        saved = resume.open_checkpoint(checkpoint)
+        if chosen_model:
+            resume.refuse_other_model(saved, family, size)
+        values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")}
+        values |= {k: config[k] for k in resume.OF_THE_COMMAND} | {"resume": str(checkpoint)}
+        model = LibreYOLO(f"{saved.config['family']}{saved.config['size']}")
+        result = model.train(_run_dir=run_dir, _cwd=cwd, **values)
+        return float(result["best_metric"] or 0.0)
     weights = config.get("weights")
-    model = LibreYOLO(str(weights) if weights and resumed is None else f"{family}{size}")
+    model = LibreYOLO(str(weights) if weights else f"{family}{size}")
     if weights and chosen_model and (model.family.name, model.size) != (family, size):
         raise UserError(f"weights={weights} is {model.family.name}{model.size}, but model={family}{size}: leave model= out, or choose the same.")
     if weights and not chosen_model and (model.family.name, model.size) != (family, size):
         raise UserError(
             f"weights={weights} is {model.family.name}{model.size}: say model={model.family.name}{model.size} so that its recipe is used."
         )
-    result = model.train(_run_dir=run_dir, _cwd=cwd, **values)
+    result = model.train(_run_dir=run_dir, _cwd=cwd, **values, weights=weights)
     return float(result["best_metric"] or 0.0)
 
 
-def _resumed_model(config: Mapping[str, Any], cwd: Path) -> tuple[str, str] | None:
-    """Return family and size of the checkpoint that `resume` means, None for a fresh run."""
-    project = Path(str(config["project"]))
-    path = resume.find_checkpoint(config["resume"], project if project.is_absolute() else cwd / project, cwd)
-    if path is None:
-        return None
-    saved = resume.open_checkpoint(path).config
-    return str(saved["family"]), str(saved["size"])
+def _project(config: Mapping[str, Any], cwd: Path) -> Path:
+    project = Path(str(config["project"])).expanduser()
+    return project if project.is_absolute() else cwd / project
 
 
 def sentence(error: BaseException) -> str | None:

@@ -70,8 +70,17 @@ def merged_arguments(resumed: Resumed, typed: Mapping[str, Any]) -> dict[str, An
     return {**saved, **typed}
 
 
+def refuse_other_model(resumed: Resumed, family: str, size: str) -> None:
+    """Raise when the checkpoint is of another model than the caller's."""
+    saved = f"{resumed.config['family']}{resumed.config['size']}"
+    if saved != f"{family}{size}":
+        raise UserError(
+            f"{resumed.path} is a run of {saved}, not of {family}{size}: resume it with that model, or train from weights={resumed.path}."
+        )
+
+
 def refuse_finished(resumed: Resumed, epochs: int) -> None:
-    """Raise when nothing is left to train."""
+    """Raise when nothing is left to train. More epochs than the run was planned for re-plan it: the learning rate goes on along the longer curve."""
     done = int(resumed.content["progress"]["epoch"])
     if done >= epochs:
         raise UserError(f"{resumed.path} has finished all {done} of its {epochs} epochs; give a larger epochs= to train on.")

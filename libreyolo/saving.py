@@ -16,7 +16,6 @@ from libreyolo.engine.progress import Progress
 from libreyolo.engine.trainer import EpochSummary
 from libreyolo.interfaces.events import CheckpointSaved
 
-
 CANDIDATE_VALUE = "metric_value"  # what a kept file for the average says of itself, so that a resumed run can rank it
 
 

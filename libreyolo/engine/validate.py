@@ -13,7 +13,6 @@ from libreyolo.engine import collectives
 from libreyolo.interfaces.metric import Metric
 from libreyolo.interfaces.task import Loader, Task
 
-
 _Losses = dict[tuple[str, str], torch.Tensor]  # (term, report) -> [sum of totals, sum of normalisers]
 
 
