@@ -135,11 +135,11 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
         training.load_state(job.resumed.content)
         log.info("Going on from %s after epoch %d.", job.resumed.path, start_epoch)
     if main:
+        listeners.all += run_listeners(recipe.loggers, run_dir, config)  # a tracker whose package is missing stops the run before it leaves a file
+        listeners.all += [*(assembly.pictures(run_dir) if recipe.save_plots else []), *job.callbacks]
         run_files.write_config(run_dir, config)
         source = Path(__file__).resolve().parent.parent
         run_files.write_environment(run_dir, world_size=seat.world_size, device=seat.device, source=source)
-        pictures = assembly.pictures(run_dir) if recipe.save_plots else []
-        listeners.all += [*run_listeners(recipe.loggers, run_dir, config), *pictures, *job.callbacks]
     steps = trainer.train_loader.steps(start_epoch)
     listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names))
     history = trainer.fit()
