@@ -11,9 +11,14 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave, told in one sentence."""
+    """A mistake in what the user gave, told in one sentence.
+
+    on_every_rank: whether all ranks of a job find the same mistake, so that rank 0 alone says it; False for what one rank meets, like a broken
+    picture of its share.
+    """
 
     one_sentence = True
+    on_every_rank = True
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
+import traceback
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -66,6 +69,27 @@ def write_environment(run_dir: Path, *, world_size: int, device: torch.device, s
         }
     )
     _write(path, json.dumps(entries, indent=2) + "\n")
+
+
+def append_failure(run_dir: Path, error: BaseException) -> None:
+    """Write the traceback of what ended a run at the end of its train.log; once, however many tell it."""
+    path = run_dir / "train.log"
+    said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    if text.splitlines()[-1] in said:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} Training failed.\n{text}\n")
+
+
+def remove_unstarted(run_dir: Path) -> None:
+    """Remove the directory of a run that ended before it left anything but its log, and the folder of its day when that is empty then."""
+    if not run_dir.is_dir() or not {p.name for p in run_dir.iterdir()} <= {".hydra", "train.log"}:
+        return
+    shutil.rmtree(run_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):  # not empty: other runs are in it
+        run_dir.parent.rmdir()
 
 
 def git_state(source: Path) -> dict[str, Any]:
