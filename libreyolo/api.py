@@ -22,6 +22,7 @@ from libreyolo.assembly.parts import Seat
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.determinism import deterministic_kernels
+from libreyolo.engine.generators import caller_untouched
 from libreyolo.engine.validate import validate
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.input import InputSpec
@@ -79,6 +80,7 @@ class LibreYOLO:
 
     # ------------------------------------------------------------------------------------------------------------------ training
 
+    @caller_untouched()
     def train(
         self,
         data: str | Path | None = None,

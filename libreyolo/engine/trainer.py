@@ -16,6 +16,7 @@ from torch import nn
 from libreyolo.engine import collectives
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import keep_frozen_norms_still
+from libreyolo.engine.generators import seed_process
 from libreyolo.engine.loss_log import LossLog, Reading
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.schedule import Schedule
@@ -124,6 +125,7 @@ class Trainer:
         losses, reports = LossLog(self.step.device), _StepReports(self.tell)
         earlier: Reading | None = None
         num_batches = self.train_loader.steps(epoch)
+        self.train_loader.reset_waiting()
         started = time.perf_counter()
         for first, window in self._windows(epoch):
             pictures = [self.train_loader.real_pictures(epoch, first + i) for i in range(len(window))]
@@ -163,8 +165,8 @@ class Trainer:
         window: list[Any] = []
         for batch in self.train_loader.epoch(epoch, start_step=first):
             if not window:
-                # Dropout and the like draw from a generator that is a function of the place, so a resumed run repeats them.
-                torch.manual_seed(derive(self.plan.seed, "step", epoch, first, collectives.rank()))
+                # Dropout and the like draw from generators that are a function of the place, so a resumed run repeats them; no two ranks share them.
+                seed_process(derive(self.plan.seed, "step", epoch, first, collectives.rank()))
             window.append(batch)
             if len(window) == self.plan.accumulate:
                 yield first, window

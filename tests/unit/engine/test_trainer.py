@@ -169,7 +169,7 @@ class Exploding(ToyTask):
         if self.calls < self.at:
             return found
         term = found["fit"]
-        return {"fit": type(term)(term.total * math.inf, term.stats, term.scale, term.normaliser, True)}
+        return {"fit": type(term)(term.total * math.inf, term.stats, term.scale, term.normaliser)}
 
 
 def test_an_infinite_loss_stops_the_run_with_its_name_and_keeps_the_last_good_epoch() -> None:

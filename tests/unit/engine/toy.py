@@ -91,7 +91,7 @@ class ToyTask:
     def terms(self, net: nn.Module, batch: Any, facts: dict[str, int]) -> dict[str, Term]:
         x, y = batch
         total = (net(x) - y).square().sum()
-        return {"fit": per_count(total, torch.tensor(float(len(x))), normaliser="pictures", from_targets=True)}
+        return {"fit": per_count(total, torch.tensor(float(len(x))), normaliser="pictures")}
 
     def forward(self, net: nn.Module, batch: Any) -> Tensor:
         return net(batch[0])
