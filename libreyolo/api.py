@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 import launch
-from libreyolo import build, resume, run, schema
+from libreyolo import build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
@@ -47,6 +46,7 @@ class LibreYOLO:
         known = schema.model_names()
         self.device = torch.device("cpu")
         self._file: weights_files.Weights | None = None
+        self._given, self._origin = str(model), ""  # as the caller named it; the file behind it, "" for random weights
         if str(model) in known:
             self.family, self.size = known[str(model)]
             self.names = {i: f"class_{i}" for i in range(80)}
@@ -59,7 +59,7 @@ class LibreYOLO:
 
     def _take(self, file: weights_files.Weights) -> None:
         """Become the model of a weights file."""
-        self._file = file
+        self._file, self._origin = file, str(file.path)
         self.family, self.size, self.names, self.imgsz = file.family, file.size, dict(file.names), file.imgsz
         # Training-only branches are not built for inference; their tensors stay in `_file` for a fine-tune.
         self._options = {k: v for k, v in file.options.items() if k not in file.family.recipe().network_options()}
@@ -130,15 +130,18 @@ class LibreYOLO:
         project = _below(cwd, str(typed.get("project", Recipe.project)))
         found = resume.find_checkpoint(self._resume_request(typed), project, cwd)
         resumed = resume.open_checkpoint(found) if found else None
-        arguments = dict(typed)
+        arguments = {k: v for k, v in typed.items() if k != "weights"}
+        self._refuse_other_weights(typed.get("weights"))
         if resumed:
             resume.refuse_other_model(resumed, self.family.name, self.size)
-            arguments = resume.merged_arguments(resumed, typed)
+            arguments = resume.merged_arguments(resumed, arguments)
             arguments.pop("family", None), arguments.pop("size", None)
         recipe = schema.resolve(self.family, self.size, arguments)
-        recipe = replace(recipe, project=str(project))
+        recipe = replace(recipe, project=str(project), weights=recipe.weights if resumed else self._origin or None)
         if resumed and not restarted:
             resume.refuse_finished(resumed, recipe.epochs)
+        if resumed:  # the checkpoint's network, classes and input convention: its tensors must fit, its pictures look as they did
+            self._take(weights_files.load(resumed.path))
         if recipe.data is None and recipe.data_dir is None:
             raise UserError(
                 "data is missing: say what to train on, data=path/to/data.yaml (Python: train(data=...)), or try the embedded set: data=shapes."
@@ -146,7 +149,7 @@ class LibreYOLO:
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)
         extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
-        return run.Job(self.family, recipe, spec, self._start(recipe, cwd), extras, cwd, resumed, tuple(callbacks))
+        return run.Job(self.family, recipe, spec, self._start(recipe, cwd, resumed), extras, cwd, resumed, tuple(callbacks))
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
@@ -155,8 +158,13 @@ class LibreYOLO:
             return str(self._file.path)
         return bool(wish) if isinstance(wish, bool) else str(wish)
 
-    def _start(self, recipe: Recipe, cwd: Path) -> build.Start:
-        if recipe.pretrained:
+    def _refuse_other_weights(self, weights: Any) -> None:
+        """In Python the model says where to start; `weights` is only what the Hydra door wrote down of it."""
+        if weights is not None and str(weights) not in (self._given, self._origin):
+            raise UserError(f"weights={weights} is for python train.py; in Python name the file first: LibreYOLO({str(weights)!r}).train(...).")
+
+    def _start(self, recipe: Recipe, cwd: Path, resumed: resume.Resumed | None) -> build.Start:
+        if recipe.pretrained and resumed is None:
             name = self.family.published_name(self.size) if recipe.pretrained is True else str(recipe.pretrained)
             file = weights_files.load(weights_files.find(name, cwd))
             if file.family.name != self.family.name:
@@ -205,7 +213,7 @@ class LibreYOLO:
         launch.check_divisible(job.recipe.batch, placement.num_processes)
         launch.choose_backend(placement.device_for(0), job.recipe.backend)  # one that can't be used is an error now, not in a worker
         # The workers' model is a plain weights file and the newest run may be another by then: they are told the checkpoint itself.
-        arguments = {**typed, "resume": str(job.resumed.path) if job.resumed else False}
+        arguments = {**typed, "resume": str(job.resumed.path) if job.resumed else False, "weights": self._origin or None}
         order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place)
         launch.check_can_spawn(_train_worker, (order,))
         folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
@@ -326,6 +334,7 @@ class _Order:
 def _train_worker(order: _Order) -> run.Outcome:
     """Run in every spawned worker: the ordinary path, in which the rank variables are set."""
     worker = LibreYOLO(order.model)
+    worker._origin = order.arguments["weights"] or ""  # not the temporary file
     job = worker._job(order.arguments, order.callbacks, order.place.cwd)
     environment = launch.detect(os.environ)
     assert environment is not None, "a worker has its rank in the environment"
@@ -342,16 +351,7 @@ def _find(model: str | Path, known: Mapping[str, Any]) -> Path:
 def _read_cfg(cfg: str | Path | None, cwd: Path) -> dict[str, Any]:
     if cfg is None:
         return {}
-    path = _below(cwd, str(cfg))
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cfg={cfg} could not be read: {error.strerror or error} ({path}).") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"cfg={cfg} is not valid YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(values, dict):
-        raise UserError(f"cfg={cfg} must hold arguments as `key: value` lines.")
-    return {str(k): v for k, v in values.items() if k not in ("family", "size", "weights")}
+    return {k: v for k, v in run_files.read_config(_below(cwd, str(cfg))).items() if k not in ("family", "size", "weights")}
 
 
 def _below(cwd: Path, path: str) -> Path:

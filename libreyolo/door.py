@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
 from hydra.types import RunMode
@@ -93,7 +94,7 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
     Under torchrun or srun every rank enters Hydra, but only rank 0 may leave files: the others are told to write nothing. The local rank that old
     launchers pass as an argument goes into `environ`. Raises UserError for a sweep under torchrun, whose ranks would each run it.
     """
-    kept, local_rank = launch.strip_local_rank(arguments)
+    kept, local_rank = launch.strip_local_rank(_with_file(arguments))
     if local_rank is not None:
         environ.setdefault("LOCAL_RANK", str(local_rank))
     environment = launch.detect(environ)
@@ -105,6 +106,25 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
         return list(kept)
     silent = {"hydra.output_subdir": "null", "hydra/job_logging": "disabled", "hydra/hydra_logging": "disabled", "hydra.run.dir": "."}
     return [*(f"{key}={value}" for key, value in silent.items()), *(a for a in kept if a.partition("=")[0].lstrip("+") not in silent)]
+
+
+def _with_file(arguments: Sequence[str]) -> list[str]:
+    """Register the file that `cfg=` names as an option of Hydra's group `cfg`, so that presets and typed keys win over it; a file that says its
+    model chooses that model unless `model=` was typed. Raises UserError for a file that cannot be read."""
+    found = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name != "cfg" or value in ("", "null"):
+            found.append(argument)
+            continue
+        path = Path(value.strip("'\"")).expanduser().absolute()
+        values = run_files.read_config(path)
+        family, size = values.pop("family", None), values.pop("size", None)
+        ConfigStore.instance().store(group=f"cfg{path.parent}", name=f"{path.stem}.yaml", node=values, package="_global_")
+        found.append(f"cfg='{path.parent / path.stem}'")
+        if family and size and not any(a.startswith("model=") for a in arguments):
+            found.append(f"model={family}{size}")
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -119,6 +139,7 @@ def help_text() -> str:
         "  python train.py model=yolo9s data=my.yaml 'device=[0,1]' batch=32      two GPUs, the same model",
         "  python train.py model=yolo9s data=my.yaml weights=LibreYOLO9s.pt       fine-tune published weights",
         "  python train.py resume=outputs/DATE/time-TIME           go on with a run that was interrupted",
+        "  python train.py cfg=RUN/train_config.yaml epochs=50     run a run again, with another number",
         "  python train.py -m lr0=0.01,0.02 data=my.yaml           a sweep: one run for each value",
         "",
         f"Models (model=): {', '.join(schema.model_names())}",
@@ -204,15 +225,16 @@ def train_from_config(config: Mapping[str, Any], overrides: Sequence[str], place
     family, size = str(config["family"]), str(config["size"])
     chosen_model = any(o.lstrip("+").startswith("model=") for o in overrides)
     values = {k: v for k, v in config.items() if k not in ("family", "size", "weights")}
-    resumed = _resumed_model(config, place.cwd)
+    resumed = _resumed(config, place.cwd)
     if resumed is not None:
-        family, size = resumed
-        values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")} | {
-            "project": config["project"],
-            "resume": config["resume"],
-        }
+        if chosen_model:
+            resume.refuse_other_model(resumed, family, size)
+        family, size = str(resumed.config["family"]), str(resumed.config["size"])
+        values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")}
+        values |= {k: config[k] for k in resume.OF_THE_COMMAND} | {"resume": str(resumed.path)}
     weights = config.get("weights") if resumed is None else None
-    model = LibreYOLO(find_weights(str(weights), place.cwd) if weights else f"{family}{size}")
+    origin = find_weights(str(weights), place.cwd) if weights else None
+    model = LibreYOLO(origin or f"{family}{size}")
     if weights and chosen_model and (model.family.name, model.size) != (family, size):
         raise UserError(f"weights={weights} is {model.family.name}{model.size}, but model={family}{size}: leave model= out, or choose the same.")
     if weights and not chosen_model and (model.family.name, model.size) != (family, size):
@@ -223,14 +245,11 @@ def train_from_config(config: Mapping[str, Any], overrides: Sequence[str], place
     return float(result["best_metric"] or 0.0)
 
 
-def _resumed_model(config: Mapping[str, Any], cwd: Path) -> tuple[str, str] | None:
-    """Return family and size of the checkpoint that `resume` means, None for a fresh run."""
-    project = Path(str(config["project"]))
+def _resumed(config: Mapping[str, Any], cwd: Path) -> resume.Resumed | None:
+    """Return the checkpoint that `resume` means, None for a fresh run."""
+    project = Path(str(config["project"])).expanduser()
     path = resume.find_checkpoint(config["resume"], project if project.is_absolute() else cwd / project, cwd)
-    if path is None:
-        return None
-    saved = resume.open_checkpoint(path).config
-    return str(saved["family"]), str(saved["size"])
+    return resume.open_checkpoint(path) if path else None
 
 
 def sentence(error: BaseException) -> str | None:

@@ -23,5 +23,6 @@ class UserError(ValueError):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'epochs'?" for the known name closest to `name`, or "" where none is close."""
-    matches = get_close_matches(str(name), list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{matches[0]}'?" if matches else ""
+    by_lower = {k.lower(): k for k in known}
+    matches = get_close_matches(str(name).lower(), list(by_lower), n=1, cutoff=0.6)
+    return f" Did you mean '{by_lower[matches[0]]}'?" if matches else ""

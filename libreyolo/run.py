@@ -167,18 +167,23 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
     if job.resumed:
         training.load_state(job.resumed.content)
         log.info("Going on from %s after epoch %d.", job.resumed.path, start_epoch)
+        for change in job.resumed.changes:
+            log.info("%s", change)
     if main:
+        # First the trackers: one whose package is missing ends the run before it leaves a file.
+        listeners.all += run_listeners(recipe.loggers, run_dir, config)
+        listeners.all += [*(assembly.pictures(run_dir) if recipe.save_plots else []), *job.callbacks]
+        saver.find_candidates(start_epoch)
         run_files.write_config(run_dir, config)
         source = Path(__file__).resolve().parent.parent
         run_files.write_environment(run_dir, world_size=seat.world_size, device=seat.device, source=source)
-        pictures = assembly.pictures(run_dir) if recipe.save_plots else []
-        listeners.all += [*run_listeners(recipe.loggers, run_dir, config), *pictures, *job.callbacks]
     steps = trainer.train_loader.steps(start_epoch)
     listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names))
     with _this_rank_alone():
         history = trainer.fit()
-    average = saver.write_average() if main else None
-    result = _result(run_dir, history, progress, task.best_metric, average)
+    unfinished = recipe.stop_after_epoch is not None and progress.epoch < recipe.epochs
+    average = saver.write_average(keep=unfinished) if main else None
+    result = _result(run_dir, history, progress, average)
     listeners.tell("on_train_end", TrainEnd(run_dir, result))
     return Outcome(run_dir, assembly.names, result)
 
@@ -227,13 +232,12 @@ def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
         )
 
 
-def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, best_metric: str, average: Path | None) -> dict[str, Any]:
+def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, average: Path | None) -> dict[str, Any]:
     """Return what train() returns."""
     weights = run_dir / "weights"
     validated = [h for h in history if h.validation]
     last = validated[-1].validation if validated else None
-    best_row = max(validated, key=lambda h: h.validation.metrics[best_metric] if h.validation else 0.0, default=None)
-    best = best_row.validation.metrics if best_row and best_row.validation else {}
+    best = progress.best_metrics
     return {
         "final_loss": sum(history[-1].losses.values()) if history else None,
         "epoch_losses": [sum(h.losses.values()) for h in history],

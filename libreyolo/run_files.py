@@ -18,6 +18,8 @@ from typing import Any
 import torch
 import yaml
 
+from libreyolo.errors import UserError
+
 PACKAGES = ("libreyolo-train", "torch", "torchvision", "numpy", "pillow", "hydra-core", "omegaconf", "faster-coco-eval")
 
 
@@ -29,6 +31,22 @@ def write_config(run_dir: Path, config: dict[str, Any]) -> None:
         f"#   LibreYOLO(...).train(cfg={str(run_dir / 'train_config.yaml')!r})\n"
     )
     _write(run_dir / "train_config.yaml", header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the arguments in a YAML file, a train_config.yaml or the user's own. Raises UserError.
+
+    `resume` is left out: running a resumed run again starts afresh.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cfg={path} could not be read: {error.strerror or error}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"cfg={path} is not valid YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"cfg={path} must hold arguments as `key: value` lines.")
+    return {str(k): v for k, v in values.items() if k != "resume"}
 
 
 def write_environment(run_dir: Path, *, world_size: int, device: torch.device, source: Path) -> None:
