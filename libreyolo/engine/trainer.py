@@ -118,6 +118,7 @@ class Trainer:
         keep_frozen_norms_still(self.bare)
         losses, reports = LossLog(self.step.device), _StepReports(self.tell)
         num_batches = self.train_loader.steps(epoch)
+        self.train_loader.reset_waiting()
         started = time.perf_counter()
         for first, window in self._windows(epoch):
             pictures = [self.train_loader.real_pictures(epoch, first + i) for i in range(len(window))]

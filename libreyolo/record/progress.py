@@ -131,6 +131,6 @@ def _final_table(event: TrainEnd, row: dict[str, Any], data: Any, best_path: Pat
         ("best weights", best),
         ("last weights", last),
         ("results", event.run_dir / "results.csv"),
-        ("next", f"python -m libreyolo val {weights} data={data}" if weights else None),
+        ("next", f"python -m libreyolo val {weights} --data {data}" if weights else None),
     ]
     return "Training is done.\n" + "\n".join(f"  {title:<14}{text}" for title, text in lines if text)
