@@ -1,8 +1,10 @@
-"""The demo with one part of yolo9 taken away, to show that the embedded set notices: python benchmarks/demo_ablation.py random_assigner|no_dfl [key=value ...].
+"""The demo with one part of yolo9 taken away, to show that the embedded set notices.
 
-random_assigner: every object takes anchors drawn at random from the whole picture, each at full weight. no_dfl: the distribution is gone;
-a side's distance is one number (the mean of its 16 logits, made positive), which CIoU alone trains. Further arguments go to train.py as they are.
-Not an option of the product: the functions are replaced in this process, and the workers only read pictures.
+    python benchmarks/demo_ablation.py random_assigner|no_dfl [key=value ...]
+
+random_assigner: every object takes ten anchors drawn at random from the whole picture, each at full weight. no_dfl: the distribution is gone; a
+side's distance is one number (the softplus of the mean of its 16 logits), which CIoU alone trains. Further arguments go to train.py as they are.
+Not an option of the product: functions are replaced in this process, and loader workers only read pictures.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ TOPK = 10
 
 
 @torch.no_grad()
-def random_anchors(boxes: Tensor, probabilities: Tensor, centres: Tensor, target_boxes: Tensor, labels: Tensor, valid: Tensor, **_: Any) -> Assignment:
+def random_anchors(
+    boxes: Tensor, probabilities: Tensor, centres: Tensor, target_boxes: Tensor, labels: Tensor, valid: Tensor, **_: Any
+) -> Assignment:
     """Return ten anchors for every valid target, drawn without replacement from all, so that no two targets share one."""
     batch, num_targets = valid.shape
     order = torch.rand(batch, boxes.shape[1], device=boxes.device).argsort(dim=1)
