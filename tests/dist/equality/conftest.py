@@ -32,8 +32,8 @@ def two_ranks() -> dict[Any, Any]:
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Ten training pictures and seven to validate on."""
-    return str(make_shapes(tmp_path_factory.mktemp("sets") / "ten", num_train=10, num_val=7, size=64))
+    """Six training pictures and seven to validate on."""
+    return str(make_shapes(tmp_path_factory.mktemp("sets") / "six", num_train=6, num_val=7, size=64))
 
 
 @pytest.fixture(scope="session")

@@ -107,6 +107,9 @@ class SyntheticLoader:
     def real_pictures(self, epoch: int, step: int) -> int:
         return self.sampler.real_pictures(epoch, step)
 
+    def reset_waiting(self) -> None:
+        """Nobody waits here."""
+
     def close(self) -> None:
         """Nothing to end."""
 
