@@ -55,6 +55,7 @@ WINDOWS = Check("yolo9", objects=MIXED[:10], keys={"batch": 2, "nbs": 8, "aux_we
 
 def step_session() -> dict[str, Any]:
     """Run everything that needs ranks and no files. Returns results on rank 0."""
+    torch.set_num_threads(1)
     with launch.process_group(launch.detect(os.environ), device="cpu"):
         found: dict[str, Any] = {key: run(check) for key, check in family_checks().items()}
         found["windows"], found["all-reduces"] = count_synchronised(WINDOWS)
@@ -92,11 +93,12 @@ MUTATED = Check("yolo9", objects=ONE_RANK_ONLY, keys={**GRADIENT, "aux_weight": 
 
 
 def four_ranks() -> tuple[Outcome, Any]:
+    torch.set_num_threads(1)
     with launch.process_group(launch.detect(os.environ), device="cpu"):
         return run(FOUR), norms.gaps(norms.Norm(sizes=(2, 1, 3, 2)))
 
 
-FOUR = Check("yolo9", keys={"aux_weight": 0.0})
+FOUR = Check("yolo9", objects=MIXED[:8], keys={**GRADIENT, "aux_weight": 0.0})
 
 
 def count_synchronised(check: Check) -> tuple[Outcome, int]:
@@ -159,6 +161,7 @@ def infinity_on_rank_1() -> list[tuple[bool, float]] | None:
 
 def run_session(data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:
     """Run everything that trains from files on this many ranks; each training joins and leaves its own process group."""
+    torch.set_num_threads(1)
     found: dict[str, Any] = {}
     with launch.process_group(launch.detect(os.environ), device="cpu"):
         found["metrics"] = [validation.metrics(data), validation.metrics(small)]
