@@ -182,7 +182,11 @@ class Launch:
 
     def run(self) -> None:
         self.door("hydra", self.arguments("hydra", "device=[0,1]"))
-        self.door("torchrun", self.arguments("torchrun", "device=[0,1]"), prefix=("torchrun", "--standalone", "--nproc_per_node=2"))
+        self.door(
+            "torchrun",
+            self.arguments("torchrun", "device=[0,1]"),
+            prefix=(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
+        )
         self.door("visible-1", self.arguments("visible-1", "device=0"), env={"CUDA_VISIBLE_DEVICES": "1"})
         self.python_door()
 
@@ -255,9 +259,9 @@ def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:
     script.write_text(
         "from benchmarks.two_gpus import StepLosses\nfrom libreyolo import LibreYOLO\n"
         "if __name__ == '__main__':\n"
-        f"    LibreYOLO('yolo9t').train(data={str(yaml)!r}, device={device}, epochs=2, batch=16, imgsz=320, workers=2,\n"
-        "        cache='ram', amp=False, val=False, mosaic_prob=0.0, hsv_prob=0.0, flip_prob=0.0, max_steps=20, log_interval=1, save_plots=False, deterministic=True,\n"
-        f"        project={str(out)!r}, name='steps{gpus}', callbacks=[StepLosses({str(path)!r})])\n"
+        f"    LibreYOLO('yolo9t').train(data={str(yaml)!r}, device={device}, epochs=2, batch=16, imgsz=320, workers=2, cache='ram',\n"
+        "        amp=False, val=False, mosaic_prob=0.0, hsv_prob=0.0, flip_prob=0.0, max_steps=20, log_interval=1, save_plots=False,\n"
+        f"        deterministic=True, project={str(out)!r}, name='steps{gpus}', callbacks=[StepLosses({str(path)!r})])\n"
     )
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "NVIDIA_TF32_OVERRIDE": "0"}
     with (out / f"steps-{gpus}.log").open("w") as log:
@@ -265,7 +269,8 @@ def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:
     means = {}
     for line in said(path).splitlines():
         row = json.loads(line)
-        means[row.pop("step")] = sum(row.values())
+        step = row.pop("step")
+        means[step] = sum(row.values())
     # The report is the mean since the epoch began (19 steps an epoch, all but the last of 16 pictures): undo it step by step.
     losses, before, count = [], 0.0, 0
     for step in sorted(means):

@@ -23,6 +23,11 @@ def world_size() -> int:
     return dist.get_world_size() if _active() else 1
 
 
+def backend() -> str:
+    """Return the name of the process group's backend, "" when alone."""
+    return str(dist.get_backend()) if _active() else ""
+
+
 def sum_(tensor: Tensor) -> Tensor:
     """Sum `tensor` over ranks in place and return it."""
     if world_size() > 1:

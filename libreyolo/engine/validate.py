@@ -104,13 +104,17 @@ def _add_losses(losses: dict[str, _Sums], task: Task, net: nn.Module, batch: Any
 
 
 def _global_losses(losses: dict[str, _Sums], device: torch.device) -> dict[str, float]:
-    """Return `val/<term>_loss`: every term's value for all pictures of all ranks. Rank 0 has a picture if any rank has."""
+    """Return `val/<report>_loss`: every value over all pictures and ranks, terms of one report added. Rank 0 has a picture if any rank has."""
     lengths = collectives.broadcast_object([(name, losses[name].sums.numel()) for name in sorted(losses)])
     if not lengths:
         return {}
     mine = [losses[n].sums.to(device) if n in losses else torch.zeros(length, device=device) for n, length in lengths]
     sums = collectives.sum_(torch.cat(mine)).split([length for _, length in lengths])
-    found = {f"val/{n}_loss": _value(losses[n].term, s) for (n, _), s in zip(lengths, sums, strict=True)} if losses else {}
+    found: dict[str, float] = {}
+    for (name, _), summed in zip(lengths, sums, strict=True) if losses else ():
+        term = losses[name].term
+        column = f"val/{term.report or name}_loss"
+        found[column] = found.get(column, 0.0) + _value(term, summed)
     return collectives.broadcast_object(found)
 
 
