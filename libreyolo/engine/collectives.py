@@ -101,7 +101,8 @@ def average_buffers(modules: Iterable[nn.Module]) -> None:
     buffers = [b for module in modules for b in module.buffers() if b.is_floating_point() and b.numel()]
     if not buffers:
         return
-    flat = torch.cat([b.reshape(-1).float() for b in buffers])
+    # float64 is kept; half precision is added up in float32.
+    flat = torch.cat([b.reshape(-1).to(torch.promote_types(b.dtype, torch.float32)) for b in buffers])
     dist.all_reduce(flat)
     flat /= world_size()
     for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):

@@ -27,13 +27,13 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def two_ranks() -> dict[Any, Any]:
     """Results of `ranks.step_session` on two ranks."""
-    return launch.spawn_ddp_train(ranks.step_session, (), num_processes=2, env={"OMP_NUM_THREADS": "1"})
+    return launch.spawn_ddp_train(ranks.step_session, (), num_processes=2)
 
 
 @pytest.fixture(scope="session")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Ten training pictures and seven to validate on."""
-    return str(make_shapes(tmp_path_factory.mktemp("sets") / "ten", num_train=10, num_val=7, size=64))
+    """Six training pictures and seven to validate on."""
+    return str(make_shapes(tmp_path_factory.mktemp("sets") / "six", num_train=6, num_val=7, size=64))
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ def trained(dataset: str, one_val_picture: str, tmp_path_factory: pytest.TempPat
     stopped = runs.train(dataset, project, "stopped1", {"stop_after_epoch": 1})
     shutil.copytree(stopped["dir"], Path(project) / "continued_on_2")
     arguments = (dataset, one_val_picture, project, str(Path(project) / "continued_on_2"))
-    two = launch.spawn_ddp_train(ranks.run_session, arguments, num_processes=2, env={"OMP_NUM_THREADS": "1"})
+    two = launch.spawn_ddp_train(ranks.run_session, arguments, num_processes=2)
     found |= {f"{name} on 2" if name in ("straight", "stopped", "resumed") else name: value for name, value in two.items()}
     found["stopped on 1"] = stopped
     found["continued on 1"] = runs.resume(str(Path(project) / "continued_on_1"))

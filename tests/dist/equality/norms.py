@@ -53,7 +53,7 @@ def gaps(case: Norm) -> dict[str, float]:
             for (name, mine), (_, theirs) in zip(shared_norm.named_buffers(), whole_norm.named_buffers(), strict=True):
                 pairs[name] = (mine, theirs)
         for name, (mine, theirs) in pairs.items():
-            found[name] = max(found.get(name, 0.0), float((mine - theirs).abs().max()))
+            found[name] = max(found.get(name, 0.0), float((mine - theirs).detach().abs().max()))
         shared_norm.zero_grad(), whole_norm.zero_grad()
     return _largest_over_ranks(found)
 

@@ -18,7 +18,7 @@ from libreyolo import LibreYOLO
 from libreyolo.engine import collectives
 from libreyolo.engine.step import TrainStep
 
-# 10 pictures in fours: the last step of an epoch is short. Mosaic closes before the last epoch.
+# 6 pictures in fours: the last step of an epoch is short. Mosaic closes before the last epoch.
 KEYS: dict[str, Any] = {
     "device": "cpu", "imgsz": 64, "batch": 4, "workers": 0, "epochs": 3, "no_aug_epochs": 1, "warmup_epochs": 1.0, "aux_weight": 0.0, "lr0": 0.01,
     "ema_decay": 0.5, "ema_tau": 2.0, "eval_interval": 1, "save_period": 1, "save_plots": False, "single_cls": True, "seed": 4,

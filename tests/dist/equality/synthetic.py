@@ -41,8 +41,9 @@ def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.
     num_boxes = torch.tensor(objects)
     valid = torch.arange(most)[None, :] < num_boxes[:, None]
     side = torch.tensor([width, height, width, height], dtype=dtype)
-    start = torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.5
-    size = 0.15 + torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.35
+    # Large boxes: those of a fresh network are large, and counts of soft targets must rise above their floor of 1 to decide anything.
+    start = torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.1
+    size = 0.5 + torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.4
     boxes = torch.cat([start, start + size], dim=2) * side * valid.unsqueeze(2)
     pictures = DetectionBatch(
         images=torch.rand(count, 3, height, width, generator=draw, dtype=dtype),
@@ -106,6 +107,9 @@ class SyntheticLoader:
 
     def real_pictures(self, epoch: int, step: int) -> int:
         return self.sampler.real_pictures(epoch, step)
+
+    def reset_waiting(self) -> None:
+        """Nobody waits here."""
 
     def close(self) -> None:
         """Nothing to end."""

