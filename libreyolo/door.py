@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +27,8 @@ from libreyolo.recipe import Recipe, recipe_fields
 from libreyolo.weights import find as find_weights
 
 CONFIG_DIR = str(Path(__file__).resolve().parent.parent / "conf")
+
+SECONDS_FOR_RANK_0 = 15.0  # for saying a mistake that every rank has found
 
 # The order of keys in the help, by the first key of each part of the base recipe.
 PARTS = {
@@ -57,7 +60,11 @@ def enter(main: Callable[[], Any]) -> None:
         told = hydra_runs.summary() or sentence(error)
         if told is None:
             raise
-        sys.exit(1 if quiet and _is_said_by_rank_0(error) else told)
+        if quiet and _is_said_by_rank_0(error):
+            # Whoever started the ranks ends them all when the first one leaves: rank 0 must have spoken by then. Its end ends this wait.
+            threading.Event().wait(SECONDS_FOR_RANK_0)
+            sys.exit(1)
+        sys.exit(told)
 
 
 class _Told(BaseException):
