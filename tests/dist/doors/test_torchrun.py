@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from libreyolo.door import arguments_for_rank
 from libreyolo.errors import UserError
-from tests.dist.doors.conftest import LIKE_TRAIN_PY, TORCHRUN, TRAIN, Workplace, epochs_in, words
+from tests.dist.doors.conftest import LIKE_TRAIN_PY, SMALL, TORCHRUN, TRAIN, Workplace, epochs_in, words
 
 RANK_VARIABLES = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 LATE_RANK = """
@@ -22,6 +24,14 @@ def dying(self):
         os.kill(os.getpid(), signal.SIGKILL)
     set_rates(self)
 trainer.Trainer._set_rates = dying
+"""
+PYTHON_SCRIPT = """
+import json, os, signal, sys
+from libreyolo import LibreYOLO
+from libreyolo.engine import trainer
+RANK = os.environ["RANK"]
+{patch}
+LibreYOLO("yolo9t").train(data="data/data.yaml", **json.loads(sys.argv[1]))
 """
 MISTAKE_OF_RANK_1 = """
 set_rates = trainer.Trainer._set_rates
@@ -54,15 +64,17 @@ def test_a_late_rank_finds_one_directory_and_leaves_nothing_and_a_resumed_job_st
 
 
 @pytest.mark.slow
-def test_a_restart_by_torchrun_goes_on_in_its_directory_from_its_last_checkpoint(workplace: Workplace):
-    script = workplace.script(LIKE_TRAIN_PY.format(patch=DIES_ONCE))
-    ended = workplace.run(*TORCHRUN, "--max-restarts=1", script, *words(data="data/data.yaml", epochs=3))
+@pytest.mark.parametrize(("script", "directory"), [(LIKE_TRAIN_PY, "outputs/*/*"), (PYTHON_SCRIPT, "outputs/exp*")], ids=["Hydra", "Python"])
+def test_a_restart_by_torchrun_goes_on_in_its_directory_from_its_last_checkpoint(workplace: Workplace, script: str, directory: str):
+    name = workplace.script(script.format(patch=DIES_ONCE))
+    settings = words(data="data/data.yaml", epochs=3) if script is LIKE_TRAIN_PY else [json.dumps({**SMALL, "epochs": 3})]
+    ended = workplace.run(*TORCHRUN, "--max-restarts=1", name, *settings)
     assert ended.code == 0, ended.err
-    (run_dir,) = workplace.runs
+    (run_dir,) = workplace.folder.glob(directory)
     assert epochs_in(run_dir) == [1, 2, 3]
     log = (run_dir / "train.log").read_text()
     assert log.count("Going on from") == 1 and "after epoch 1" in log
-    assert [path.name for path in (workplace.folder / "outputs").iterdir()] == [run_dir.parent.name]  # the marker of the restart is gone
+    assert (run_dir / ".hydra").exists() == (script is LIKE_TRAIN_PY)
 
 
 @pytest.mark.slow
