@@ -182,7 +182,11 @@ class Launch:
 
     def run(self) -> None:
         self.door("hydra", self.arguments("hydra", "device=[0,1]"))
-        self.door("torchrun", self.arguments("torchrun", "device=[0,1]"), prefix=("torchrun", "--standalone", "--nproc_per_node=2"))
+        self.door(
+            "torchrun",
+            self.arguments("torchrun", "device=[0,1]"),
+            prefix=(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
+        )
         self.door("visible-1", self.arguments("visible-1", "device=0"), env={"CUDA_VISIBLE_DEVICES": "1"})
         self.python_door()
 
