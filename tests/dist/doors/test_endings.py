@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 RAISES_IN_EPOCH_2 = """
 set_rates = trainer.Trainer._set_rates
 def failing(self):
-    if self.progress.global_step == 3 and RANK == "1":
+    if self.progress.global_step == 3 and rank() == "1":
         print("rank 1 read its last picture", flush=True)
         {fault}
     set_rates(self)
@@ -27,7 +27,7 @@ trainer.Trainer._set_rates = failing
 WAITS = """
 import threading
 def wait(*arguments, **settings):
-    Path(f"waiting-{RANK}").touch()
+    Path(f"waiting-{rank()}").touch()
     threading.Event().wait()
 """
 WAITS_IN_EPOCH_2 = WAITS + """

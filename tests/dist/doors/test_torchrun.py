@@ -20,7 +20,7 @@ if os.environ.get("RANK") == "1":
 DIES_ONCE = """
 set_rates = trainer.Trainer._set_rates
 def dying(self):
-    if self.progress.global_step == 3 and RANK == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if self.progress.global_step == 3 and rank() == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os.kill(os.getpid(), signal.SIGKILL)
     set_rates(self)
 trainer.Trainer._set_rates = dying
@@ -29,14 +29,15 @@ PYTHON_SCRIPT = """
 import json, os, signal, sys
 from libreyolo import LibreYOLO
 from libreyolo.engine import trainer
-RANK = os.environ["RANK"]
+def rank():
+    return os.environ["RANK"]
 {patch}
 LibreYOLO("yolo9t").train(data="data/data.yaml", **json.loads(sys.argv[1]))
 """
 MISTAKE_OF_RANK_1 = """
 set_rates = trainer.Trainer._set_rates
 def broken(self):
-    if RANK == "1":
+    if rank() == "1":
         raise UserError("data/images/train/5.png is no usable picture.")
     set_rates(self)
 trainer.Trainer._set_rates = broken
