@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,9 +85,13 @@ class Started:
 
     process: subprocess.Popen[str]
     seen: dict[int, psutil.Process] = field(default_factory=dict)
+    looked: float = 0.0
 
     def look(self) -> bool:
-        """Note the descendants; return whether the process is over."""
+        """Note the descendants, now and then (it reads all of /proc); return whether the process is over."""
+        if time.monotonic() < self.looked + 0.5:
+            return self.process.poll() is not None
+        self.looked = time.monotonic()
         with contextlib.suppress(psutil.NoSuchProcess):
             self.seen.update({child.pid: child for child in psutil.Process(self.process.pid).children(recursive=True)})
         return self.process.poll() is not None
@@ -103,7 +108,7 @@ class Started:
 
         until(met, what)
 
-    def end(self, seconds: float = 120) -> Ended:
+    def end(self, seconds: float = 400) -> Ended:
         """Wait for the end; nothing that it started may stay."""
         until(self.look, "the end", seconds)
         out, err = self.process.communicate()
