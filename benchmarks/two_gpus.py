@@ -182,7 +182,11 @@ class Launch:
 
     def run(self) -> None:
         self.door("hydra", self.arguments("hydra", "device=[0,1]"))
-        self.door("torchrun", self.arguments("torchrun", "device=[0,1]"), prefix=("torchrun", "--standalone", "--nproc_per_node=2"))
+        self.door(
+            "torchrun",
+            self.arguments("torchrun", "device=[0,1]"),
+            prefix=(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
+        )
         self.door("visible-1", self.arguments("visible-1", "device=0"), env={"CUDA_VISIBLE_DEVICES": "1"})
         self.python_door()
 
@@ -265,7 +269,8 @@ def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:
     means = {}
     for line in said(path).splitlines():
         row = json.loads(line)
-        means[row.pop("step")] = sum(row.values())
+        step = row.pop("step")
+        means[step] = sum(row.values())
     # The report is the mean since the epoch began (19 steps an epoch, all but the last of 16 pictures): undo it step by step.
     losses, before, count = [], 0.0, 0
     for step in sorted(means):

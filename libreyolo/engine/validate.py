@@ -104,7 +104,7 @@ def _add_losses(losses: dict[str, _Sums], task: Task, net: nn.Module, batch: Any
 
 
 def _global_losses(losses: dict[str, _Sums], device: torch.device) -> dict[str, float]:
-    """Return `val/<report>_loss`: every term's value for all pictures of all ranks, those of one report added. Rank 0 has one if any has."""
+    """Return `val/<report>_loss`: every value over all pictures and ranks, terms of one report added. Rank 0 has a picture if any rank has."""
     lengths = collectives.broadcast_object([(name, losses[name].sums.numel()) for name in sorted(losses)])
     if not lengths:
         return {}
