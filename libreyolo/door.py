@@ -122,8 +122,10 @@ def _with_file(arguments: Sequence[str]) -> list[str]:
     found = []
     for argument in arguments:
         name, _, value = argument.partition("=")
-        if name != "cfg" or value in ("", "null"):
+        if name != "cfg":
             found.append(argument)
+            continue
+        if value in ("", "null"):
             continue
         path = Path(value.strip("'\"")).expanduser().absolute()
         values = run_files.read_config(path)
