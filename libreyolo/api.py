@@ -138,7 +138,8 @@ class LibreYOLO:
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)
         extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
-        return run.Job(self.family, recipe, spec, self._start(recipe, cwd), extras, cwd, resumed, tuple(callbacks))
+        start = _start_of_resumed(resumed) if resumed else self._start(recipe, cwd)
+        return run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks))
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
@@ -296,6 +297,12 @@ class LibreYOLO:
         self.device = torch.device(placement.device_for(0))
         self.net.to(self.device)
         return self.device
+
+
+def _start_of_resumed(resumed: resume.Resumed) -> build.Start:
+    """Return the network that wrote a checkpoint: a fine-tune's may be shaped by the file it began with, which need not be there any more."""
+    file = weights_files.understand(resumed.content, resumed.path)
+    return build.Start(file.state, file.options, str(resumed.path))
 
 
 def _train_worker(model: str, arguments: dict[str, Any], callbacks: list[Any], cwd: Path, run_dir: Path | None) -> run.Outcome:
