@@ -82,11 +82,7 @@ def _fetch(name: str, folder: Path) -> Path:
 
 def load(path: Path) -> Weights:
     """Read a weights file and tell its family, size and classes from metadata, else from tensors and file name. Raises UserError."""
-    return understand(checkpoint.read(path), path)
-
-
-def understand(content: dict[str, Any], path: Path) -> Weights:
-    """Tell what the content of a weights file is, as `load` does. path: where it was read, for the sentences. Raises UserError."""
+    content = checkpoint.read(path)
     state = checkpoint.state_of(content, path)
     meta = checkpoint.read_meta(content, path)
     if meta is not None:

@@ -26,6 +26,8 @@ from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item, repeat
 from libreyolo.interfaces.batch import DetectionBatch
 from libreyolo.interfaces.input import InputSpec
 
+ROWS = 16  # boxes of a batch are padded to a multiple of this
+
 
 class Pictures(Protocol):
     """A set of pictures with boxes. Picklable: it goes to the workers."""
@@ -243,7 +245,8 @@ def collate_eval(samples: list[EvalSample]) -> HostBatch:
 
 def _without_pictures(samples: Sequence[TrainSample | EvalSample], to_input: np.ndarray) -> DetectionBatch:
     counts = [len(s.boxes) for s in samples]
-    num_rows = max(1, *counts)
+    # Rounded up: with a handful of shapes instead of one per batch, a CUDA device's memory is used again instead of growing.
+    num_rows = math.ceil(max(1, *counts) / ROWS) * ROWS
     boxes = np.zeros((len(samples), num_rows, 4), np.float32)
     labels = np.zeros((len(samples), num_rows), np.int64)
     for row, sample in enumerate(samples):

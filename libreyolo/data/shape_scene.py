@@ -150,10 +150,10 @@ def _free_place(rng: np.random.Generator, size: int, side: float, taken: list[tu
 
 
 def _object(rng: np.random.Generator, size: int, label: int, taken: list[tuple[float, float, float]]) -> _Stamp:
-    side = size * 0.14 * (0.6 / 0.14) ** float(rng.random())  # 14 to 60 % of the picture, each octave alike
+    side = size * 0.2 * (0.6 / 0.2) ** float(rng.random())  # 20 to 60 % of the picture, each octave alike
     cx, cy = _free_place(rng, size, side, taken)
     taken.append((cx, cy, side))
-    angle, stretch = math.tau * float(rng.random()), 1.0 + 0.2 * float(rng.random())
+    angle, stretch = math.tau * float(rng.random()), 1.0 + 0.15 * float(rng.random())
     u, v, top, left = _grid(cx, cy, side / 2 * stretch, size)
     cos, sin = np.float32(math.cos(angle)), np.float32(math.sin(angle))
     radius = np.float32(side / 2)
@@ -206,16 +206,16 @@ def _fill(rng: np.random.Generator, h: int, w: int, below: Pixels) -> Pixels:
     """[h, w, 3]: one colour, a gradient, or two-coloured stripes; the first colour stands out from the colour `below`."""
     first, second = rng.random((2, 3), dtype=np.float32)
     channel = int(rng.integers(3))
-    if float(np.abs(first - below).max()) < 0.4:
-        first[channel] = below[channel] - 0.5 if below[channel] > 0.5 else below[channel] + 0.5
+    if float(np.abs(first - below).max()) < 0.6:
+        first[channel] = below[channel] - 0.6 if below[channel] > 0.5 else below[channel] + 0.6
     kind, angle, period = float(rng.random()), math.tau * float(rng.random()), 4 + 8 * float(rng.random())
-    if kind < 0.6:
+    if kind < 0.7:
         return np.broadcast_to(first, (h, w, 3))
     ramp = _ramp(h, w, angle)
-    if kind < 0.85:
+    if kind < 0.9:
         mix = ramp / np.float32(max(h, w))
     else:
-        mix = (np.mod(ramp, np.float32(period)) < period / 2).astype(np.float32) * np.float32(0.4)
+        mix = (np.mod(ramp, np.float32(period)) < period / 2).astype(np.float32) * np.float32(0.3)
     return first + np.clip(mix, 0, 1)[..., None] * (second - first)
 
 

@@ -3,7 +3,7 @@
 It is a file in shared memory, mapped by each process. File locks (flock) say who does what, and the kernel drops them however a process
 ends, so neither a crash nor SIGKILL can leave a waiting process or, beyond the next start, a file behind:
 
-- who fills holds the file alone; others wait for that, and see by the last byte whether it was finished;
+- who finds nobody at the file holds it alone and fills it; others wait for that, and see by the last byte whether it was finished;
 - who uses it holds it shared; who closes it and can then get it alone was the last user, and removes the file;
 - a file that can be had alone at the start of another buffer belongs to nobody, and is removed.
 """
@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 import mmap
 import os
+import random
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -70,19 +72,26 @@ def open_shared_buffer(key: str, num_bytes: int, reserve: Callable[[int], None],
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if not _is_current(path, handle):  # its last user removed it between our two calls
-                os.close(handle)
-                continue
-            if not _is_filled(handle, num_bytes):
+            if _is_alone(handle) and _is_current(path, handle) and not _is_filled(handle, num_bytes):
                 _fill(path, handle, num_bytes, reserve, fill)
-            fcntl.flock(handle, fcntl.LOCK_SH)  # not atomic: for a moment nobody may hold it, hence the second look
-            if _is_current(path, handle):
+            fcntl.flock(handle, fcntl.LOCK_SH)  # waits for one who fills, never for one who uses
+            # A look at the end, since the file may have been removed between our calls, or its filler have failed.
+            if _is_current(path, handle) and _is_filled(handle, num_bytes):
                 return SharedBuffer(path, num_bytes, handle)
-            os.close(handle)
         except BaseException:
             os.close(handle)
             raise
+        os.close(handle)
+        time.sleep(0.02 * random.SystemRandom().random())  # not in step with the others; the user's own generator is not touched
+
+
+def _is_alone(handle: int) -> bool:
+    """Take the file for this process alone, if no other has it."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _fill(path: Path, handle: int, num_bytes: int, reserve: Callable[[int], None], fill: Callable[[NDArray[np.uint8]], None]) -> None:
@@ -130,11 +139,10 @@ def _release(path: Path, handle: int, owner: int) -> None:
     # A forked child shares our lock: were it to ask for the file alone, it would take the lock from its parent.
     if os.getpid() == owner:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_current(path, handle):
+            if _is_alone(handle) and _is_current(path, handle):
                 path.unlink()
-        except OSError:
-            logger.debug("%s is still in use by others", path)
+        except OSError as error:
+            logger.debug("%s cannot be removed (%s)", path, error)
     os.close(handle)
 
 

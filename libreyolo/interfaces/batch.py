@@ -1,4 +1,4 @@
-"""What a loader yields and a task reads. B batch, N most boxes of any picture in the batch, H W network input."""
+"""What a loader yields and a task reads. B batch, N rows for boxes, at least the most of any picture, H W network input."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class DetectionBatch(Batch):
     boxes: [B, N, 4] float32 xyxy in pixels of the network input; rows that are not valid are 0.
     labels: [B, N] int64 class ids; 0 where not valid.
     valid: [B, N] bool.
-    num_boxes: [B] int64 on the CPU: how many rows of each picture are valid (valid rows come first). N is max(num_boxes), at least 1.
+    num_boxes: [B] int64 on the CPU: how many rows of each picture are valid (valid rows come first). N is at least max(num_boxes) and at least 1.
     original_hw: [B, 2] int64 on the CPU, height and width of the picture as stored (after EXIF rotation).
     to_input: [B, 4] float32 on the CPU, (sx, sy, tx, ty): x_input = sx * x_original + tx. Only meaningful for evaluation batches.
     """

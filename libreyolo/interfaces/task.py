@@ -49,7 +49,10 @@ class Loader(Protocol):
 
     @property
     def waiting_seconds(self) -> float:
-        """Host time spent waiting for the workers since the epoch began."""
+        """Host time spent waiting for the workers since `reset_waiting`."""
+
+    def reset_waiting(self) -> None:
+        """Start counting `waiting_seconds` anew."""
 
     def close(self) -> None:
         """End the workers."""

@@ -80,6 +80,8 @@ class ProgressListener(Listener):
 
     def on_exception(self, event: TrainFailed) -> None:
         self._stop()
+        if isinstance(event.error, SystemExit):
+            return  # whoever ended this rank says so
         log.info("Training stopped by %s; what it left is in %s", type(event.error).__name__, event.run_dir)
 
     def _stop(self) -> None:
@@ -131,6 +133,6 @@ def _final_table(event: TrainEnd, row: dict[str, Any], data: Any, best_path: Pat
         ("best weights", best),
         ("last weights", last),
         ("results", event.run_dir / "results.csv"),
-        ("next", f"python -m libreyolo val {weights} data={data}" if weights else None),
+        ("next", f"python -m libreyolo val {weights} --data {data}" if weights else None),
     ]
     return "Training is done.\n" + "\n".join(f"  {title:<14}{text}" for title, text in lines if text)

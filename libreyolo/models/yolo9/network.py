@@ -58,8 +58,9 @@ def accepts(state: Mapping[str, Tensor]) -> bool:
 def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments of `build` that make a network for exactly these tensors: size, nc, tower_classes and aux.
 
-    tower_classes is never None, so that the same arguments with another nc keep the towers. Reads names and shapes alone. Raises UserError
-    naming the first tensor that is missing, of another shape, or not part of the network.
+    tower_classes is always said, so that a fine-tune to another class count keeps the towers.
+
+    Reads names and shapes alone. Raises UserError naming the first tensor that is missing, of another shape, or not part of the network.
     """
     tower = _shape(state, "head.cv3.0.0.conv.weight")[0]
     nc = _shape(state, "head.cv3.0.2.weight")[0]

@@ -17,14 +17,14 @@ from libreyolo.record.tables import read_results
 
 log = logging.getLogger(__name__)
 
-TIMES_PER_RUN = 20
+TIMES_PER_RUN = 8
 VALIDATION_PICTURES = ("pr_curve.png", "f1_curve.png", "confusion.png", "predictions.png")
 
 
 class PictureListener(Listener):
     """Draws curves.png from results.csv, and from the best validation pr_curve.png, f1_curve.png, confusion.png and predictions.png.
 
-    Drawing takes seconds, so it happens at validated epochs at least `every` epochs apart (a twentieth of the run unless given) and at the
+    Drawing takes seconds, so it happens at validated epochs at least `every` epochs apart (an eighth of the run unless given) and at the
     end, even of a failed run. What the task's curves and samples do not hold is not drawn. A picture that fails is warned about, no more.
     It must come after `ResultsTable` among the listeners: it reads that one's file.
     """

@@ -114,7 +114,7 @@ def test_a_set_of_one_picture_trains():
 def test_pictures_without_boxes_give_one_empty_row():
     (batch,) = loader_of(DrawnPictures([(48, 64)] * 4, [None] * 4)).epoch(0)
     assert batch.num_boxes.tolist() == [0, 0, 0, 0]
-    assert batch.boxes.shape == (4, 1, 4)
+    assert batch.boxes.shape == (4, 16, 4) and not batch.valid.any()
     assert not batch.valid.any()
 
 

