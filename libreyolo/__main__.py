@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from libreyolo.errors import UserError
+from launch import is_one_sentence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         return int(chosen.run(chosen))
-    except UserError as error:
+    except Exception as error:
+        if not is_one_sentence(error):
+            raise
         sys.stderr.write(f"{error}\n")
         return 1
 
