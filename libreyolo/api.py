@@ -258,7 +258,7 @@ class LibreYOLO:
         given = {} if data is None else {"data": str(data), "data_dir": None}
         values = {"data": None, "imgsz": self.imgsz, **trained, **given, **arguments}
         if values["data"] is None and values.get("data_dir") is None:
-            raise UserError("data is missing: say what to validate on, val(data='path/to/data.yaml').")
+            raise UserError("data is missing: say what to validate on, val(data='path/to/data.yaml'), in the shell --data path/to/data.yaml.")
         recipe = schema.resolve(self.family, self.size, values)
         on_stride(recipe.imgsz, self.family.input.stride)
         device = self._pick_device(recipe.device)
