@@ -152,11 +152,14 @@ def transfer(net: nn.Module, state: Mapping[str, Tensor]) -> tuple[int, int]:
 
 
 def load_whole(net: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """Load a state that must fit completely, tensors of training-only branches left aside. Raises UserError naming the first that does not."""
-    own = net.state_dict()
+    """Load a state that must fit completely, tensors of training-only branches left aside. Raises UserError naming the first that does not.
+
+    BatchNorm's step counters, which no evaluation reads, may be missing: old files left them out.
+    """
+    own = {k: v for k, v in net.state_dict().items() if k in state or not k.endswith("num_batches_tracked")}
     for name, tensor in own.items():
         if name not in state:
             raise UserError(f"{path} lacks the tensor {name}: it is not a complete network of this size.")
         if state[name].shape != tensor.shape:
             raise UserError(f"{path}: tensor {name} has shape {list(state[name].shape)}, this network needs {list(tensor.shape)}.")
-    net.load_state_dict({k: state[k] for k in own})
+    net.load_state_dict({k: state[k] for k in own}, strict=False)
