@@ -269,7 +269,8 @@ def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:
     means = {}
     for line in said(path).splitlines():
         row = json.loads(line)
-        means[row.pop("step")] = sum(row.values())
+        step = row.pop("step")
+        means[step] = sum(row.values())
     # The report is the mean since the epoch began (19 steps an epoch, all but the last of 16 pictures): undo it step by step.
     losses, before, count = [], 0.0, 0
     for step in sorted(means):
