@@ -1,4 +1,4 @@
-"""Accuracy on small real sets from random weights: the figures of benchmarks/README.md, all jobs of one call side by side on one GPU.
+"""Accuracy on small real sets from random weights: the figures of benchmarks/README.md, all jobs of one call side by side.
 
     python benchmarks/accuracy.py --data FOLDER_WITH_bccd_AND_cards --out FOLDER
 
@@ -40,21 +40,24 @@ JOBS = [
 ]
 
 
-def command(job: Job, data: Path, out: Path) -> list[str]:
+def command(job: Job, data: Path, out: Path, device: int) -> list[str]:
     """Return what a user would type."""
     words = [sys.executable, "train.py", f"model={job.model}", f"data={data / job.data / 'data.yaml'}", *job.arguments]
-    words += ["device=0", "cache=ram", f"hydra.run.dir={out / job.name}"]
+    words += [f"device={device}", "cache=ram", f"hydra.run.dir={out / job.name}"]
     return words + ([f"weights={out / job.after / 'weights' / 'best.pt'}"] if job.after else [])
 
 
-def run(jobs: list[Job], data: Path, out: Path) -> dict[str, tuple[int, float]]:
+def run(jobs: list[Job], data: Path, out: Path, devices: list[int]) -> dict[str, tuple[int, float]]:
     """Run every job as soon as the one it needs has ended; return exit code and seconds by name."""
     waiting, running, ended = list(jobs), {}, {}
     while waiting or running:
         for job in [j for j in waiting if j.after is None or j.after in ended]:
             waiting.remove(job)
             log = (out / f"{job.name}.log").open("w")
-            running[job.name] = (subprocess.Popen(command(job, data, out), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT), time.time())
+            running[job.name] = (
+                subprocess.Popen(command(job, data, out, devices[jobs.index(job) % len(devices)]), cwd=ROOT, stdout=log, stderr=subprocess.STDOUT),
+                time.time(),
+            )
         for name, (process, started) in list(running.items()):
             if process.poll() is not None:
                 ended[name] = (process.returncode, time.time() - started)
@@ -96,12 +99,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--devices", type=int, nargs="+", default=[0], help="GPUs that the jobs take in turn")
     parser.add_argument("--only", nargs="+", help="names of jobs")
     chosen = parser.parse_args()
     jobs = [j for j in JOBS if not chosen.only or j.name in chosen.only]
     out = chosen.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    ended = run(jobs, chosen.data.resolve(), out)
+    ended = run(jobs, chosen.data.resolve(), out, chosen.devices)
     keep(jobs, out)
     (out / "table.md").write_text(table(jobs, out, ended))
     print((out / "table.md").read_text())

@@ -15,9 +15,10 @@ from launch.errors import (
     UnsupportedFamilyError,
     is_one_sentence,
 )
+from launch.failure import is_consequence
 from launch.group import choose_backend, process_group
 from launch.guard import check_main_guard
-from launch.spawn import spawn_ddp_train
+from launch.spawn import check_can_spawn, spawn_ddp_train
 from launch.support import require_spawn_support
 
 __all__ = [
@@ -32,11 +33,13 @@ __all__ = [
     "RunDirectoryError",
     "SpawnGuardError",
     "UnsupportedFamilyError",
+    "check_can_spawn",
     "check_device",
     "check_divisible",
     "check_main_guard",
     "choose_backend",
     "detect",
+    "is_consequence",
     "is_one_sentence",
     "parse",
     "process_group",

@@ -146,7 +146,9 @@ def _visible_index(env: RankEnvironment, cuda_count: int | None) -> int:
         return env.local_rank
     if cuda_count == 1 and env.source == "slurm":  # srun --gpus-per-task=1 shows each task its own GPU only
         return 0
-    raise DeviceError(
+    error = DeviceError(
         f"local rank {env.local_rank} of {env.local_world_size} needs cuda:{env.local_rank}, but {cuda_count} CUDA device(s) are visible: "
         f"start at most one process per visible GPU, or use device=cpu."
     )
+    error.on_every_rank = False
+    raise error

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 
 class LaunchError(RuntimeError):
-    """Base of every error of this package."""
+    """Base of every error of this package.
+
+    on_every_rank: whether all ranks meet it alike, so that rank 0 alone need say it.
+    """
 
     one_sentence = True
+    on_every_rank = True
 
 
 class DeviceError(LaunchError, ValueError):

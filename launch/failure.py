@@ -38,11 +38,16 @@ class Failure:
     @property
     def is_consequence(self) -> bool:
         """Whether the rank only says that another one is gone."""
-        if self.report is None:
-            return False
-        return self.report.type_name in CONSEQUENCE_TYPES or (
-            self.report.type_name == "RuntimeError" and CONSEQUENCE_TEXT.search(self.report.message) is not None
-        )
+        return self.report is not None and _says_another_is_gone(self.report.type_name, self.report.message)
+
+
+def is_consequence(error: BaseException) -> bool:
+    """Return whether `error` only says that this rank lost its connection to another one."""
+    return _says_another_is_gone(type(error).__name__, str(error))
+
+
+def _says_another_is_gone(type_name: str, message: str) -> bool:
+    return type_name in CONSEQUENCE_TYPES or (type_name == "RuntimeError" and CONSEQUENCE_TEXT.search(message) is not None)
 
 
 def read_report(path: Path) -> Report | None:

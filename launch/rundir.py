@@ -61,11 +61,10 @@ def settle(
 def new_time_directory(root: str | Path, now: datetime) -> Path:
     """Create and return `root/2025-01-31/12-34-56-1a2b`, a directory of nobody else's."""
     day = Path(root) / f"{now:%Y-%m-%d}"
-    day.mkdir(parents=True, exist_ok=True)
     while True:
         directory = day / f"{now:%H-%M-%S}-{secrets.token_hex(2)}"
         try:
-            directory.mkdir()
+            directory.mkdir(parents=True)
         except FileExistsError:
             continue
         return directory

@@ -27,6 +27,13 @@ from launch.supervise import Supervisor
 log = logging.getLogger(__name__)
 
 
+def check_can_spawn(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Raise what `spawn_ddp_train` would raise before it starts a process; for callers with dear work to do before that."""
+    check_main_guard()
+    check_startable()
+    dumps(function, args)
+
+
 def spawn_ddp_train(
     function: Callable[..., Any],
     args: tuple[Any, ...],

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor, nn
 
 import launch
-from launch import rundir
-from libreyolo import build, resume, run, schema
+from libreyolo import build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
-from libreyolo.engine import checkpoint
+from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.determinism import deterministic_kernels
+from libreyolo.engine.generators import caller_untouched
 from libreyolo.engine.validate import validate
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.input import InputSpec
+from libreyolo.place import Place, earlier_life, train_at
 from libreyolo.predict import run as run_prediction
 from libreyolo.recipe import Recipe
 from libreyolo.recipe.checks import image_hw, image_size, on_stride
 from libreyolo.results import Result
-
-log = logging.getLogger(__name__)
 
 
 class LibreYOLO:
@@ -48,6 +46,7 @@ class LibreYOLO:
         known = schema.model_names()
         self.device = torch.device("cpu")
         self._file: weights_files.Weights | None = None
+        self._given, self._origin = str(model), ""  # as the caller named it; the file behind it, "" for random weights
         if str(model) in known:
             self.family, self.size = known[str(model)]
             self.names = {i: f"class_{i}" for i in range(80)}
@@ -60,7 +59,7 @@ class LibreYOLO:
 
     def _take(self, file: weights_files.Weights) -> None:
         """Become the model of a weights file."""
-        self._file = file
+        self._file, self._origin = file, str(file.path)
         self.family, self.size, self.names, self.imgsz = file.family, file.size, dict(file.names), file.imgsz
         # Training-only branches are not built for inference; their tensors stay in `_file` for a fine-tune.
         self._options = {k: v for k, v in file.options.items() if k not in file.family.recipe().network_options()}
@@ -81,56 +80,68 @@ class LibreYOLO:
 
     # ------------------------------------------------------------------------------------------------------------------ training
 
+    @caller_untouched()
     def train(
         self,
         data: str | Path | None = None,
         *,
         cfg: str | Path | None = None,
         callbacks: Sequence[Any] = (),
-        _run_dir: Path | None = None,
-        _cwd: Path | None = None,
+        _place: Place | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
         """Train this model and leave the best weights in it.
 
         data: path of a data.yaml or a built-in name. cfg: a yaml of arguments; those given here win. The other arguments are the keys of the
-        family's recipe (`python train.py --help`); an unknown one is an error. More than one device starts one process for each; callbacks must
-        be picklable then, and the calling script needs its `if __name__ == "__main__":` guard.
+        family's recipe (`python train.py --help`); an unknown one is an error. More than one device starts one process for each; the calling
+        script needs its `if __name__ == "__main__":` guard then. Callbacks (any of the methods of `interfaces.events.Listener`) are called on
+        rank 0 only. Where processes are started they are pickled and live in rank 0's process: what they store in themselves stays there, so
+        what must come back goes into a file (`event.run_dir`).
 
         Returns a dict: save_dir, best_checkpoint, last_checkpoint, best_metric, val_metrics, epoch_losses and more. Raises UserError (a
         ValueError) for what the user can mend, before any worker starts where it can be known.
         """
-        cwd = _cwd or Path.cwd()
-        typed = _read_cfg(cfg, cwd) | arguments | ({} if data is None else {"data": str(data)})
-        job = self._job(typed, callbacks, cwd)
+        launch.check_main_guard()
+        place = _place or Place(Path.cwd())
+        typed = _read_cfg(cfg, place.cwd) | arguments | ({} if data is None else {"data": str(data)})
+        job = self._job(typed, callbacks, place.cwd)
         environment = launch.detect(os.environ)
         cuda_count = torch.cuda.device_count()
         if environment is not None:
-            device, note = launch.check_device(environment, job.recipe.device, cuda_count=cuda_count)
-            outcome = self._train_here(job, _run_dir, torch.device(device), environment, note)
+            outcome = self._train_rank(job, typed, place, environment)
+            home = self.device
         else:
             mps = torch.backends.mps.is_available()
             placement = launch.parse(job.recipe.device, cuda_count=cuda_count, nproc=job.recipe.nproc, mps_available=mps)
             if placement.num_processes > 1:
-                outcome = self._train_spawned(job, typed, placement, _run_dir)
+                outcome = self._train_spawned(job, typed, placement, place)
+                home = self.device  # this process has touched no GPU for the training, and needs none for its result
             else:
-                outcome = self._train_here(job, _run_dir, torch.device(placement.device_for(0)), None, placement.note)
-        self._take_best(outcome)
+                home = torch.device(placement.device_for(0))
+                outcome = self._train_alone(replace(job, note=placement.note), place, home)
+        self._take_best(outcome, home)
         return outcome.result
 
-    def _job(self, typed: Mapping[str, Any], callbacks: Sequence[Any], cwd: Path) -> run.Job:
-        """Resolve and check everything that can be known before the data is read."""
+    def _job(self, typed: Mapping[str, Any], callbacks: Sequence[Any], cwd: Path, *, restarted: bool = False) -> run.Job:
+        """Resolve and check everything that can be known before the data is read.
+
+        restarted: torchrun started the script again, so a run that has finished meanwhile is no mistake.
+        """
         project = _below(cwd, str(typed.get("project", Recipe.project)))
         found = resume.find_checkpoint(self._resume_request(typed), project, cwd)
         resumed = resume.open_checkpoint(found) if found else None
-        arguments = dict(typed)
+        arguments = {k: v for k, v in typed.items() if k != "weights"}
+        self._refuse_other_weights(typed.get("weights"))
         if resumed:
-            arguments = resume.merged_arguments(resumed, typed)
+            resume.refuse_other_model(resumed, self.family.name, self.size)
+            arguments = resume.merged_arguments(resumed, arguments)
             arguments.pop("family", None), arguments.pop("size", None)
         recipe = schema.resolve(self.family, self.size, arguments)
-        recipe = replace(recipe, project=str(project))
-        if resumed:
+        recipe = replace(recipe, project=str(project), weights=recipe.weights if resumed else self._origin or None)
+        if resumed and not restarted:
             resume.refuse_finished(resumed, recipe.epochs)
+        if resumed:  # the checkpoint's network, classes and input convention: its tensors must fit, its pictures look as they did
+            self._take(weights_files.load(resumed.path))
         if recipe.data is None and recipe.data_dir is None:
             raise UserError(
                 "data is missing: say what to train on, data=path/to/data.yaml (Python: train(data=...)), or try the embedded set: data=shapes."
@@ -138,7 +149,7 @@ class LibreYOLO:
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)
         extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
-        return run.Job(self.family, recipe, spec, self._start(recipe, cwd), extras, cwd, resumed, tuple(callbacks))
+        return run.Job(self.family, recipe, spec, self._start(recipe, cwd, resumed), extras, cwd, resumed, tuple(callbacks))
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
@@ -147,8 +158,13 @@ class LibreYOLO:
             return str(self._file.path)
         return bool(wish) if isinstance(wish, bool) else str(wish)
 
-    def _start(self, recipe: Recipe, cwd: Path) -> build.Start:
-        if recipe.pretrained:
+    def _refuse_other_weights(self, weights: Any) -> None:
+        """In Python the model says where to start; `weights` is only what the Hydra door wrote down of it."""
+        if weights is not None and str(weights) not in (self._given, self._origin):
+            raise UserError(f"weights={weights} is for python train.py; in Python name the file first: LibreYOLO({str(weights)!r}).train(...).")
+
+    def _start(self, recipe: Recipe, cwd: Path, resumed: resume.Resumed | None) -> build.Start:
+        if recipe.pretrained and resumed is None:
             name = self.family.published_name(self.size) if recipe.pretrained is True else str(recipe.pretrained)
             file = weights_files.load(weights_files.find(name, cwd))
             if file.family.name != self.family.name:
@@ -165,40 +181,46 @@ class LibreYOLO:
         position = getattr(recipe, "letterbox_pad", None) or self._extras.get("letterbox_pad") or self.family.input.pad_position
         return replace(self.family.input, pad_position=position)
 
-    def _train_here(self, job: run.Job, run_dir: Path | None, device: torch.device, environment: Any, note: str) -> run.Outcome:
-        """Walk the single-device path: this process is the only rank, or one rank of a group that somebody started."""
+    def _train_alone(self, job: run.Job, place: Place, device: torch.device) -> run.Outcome:
+        """Train in this process, the only rank."""
+        launch.check_divisible(job.recipe.batch, 1)
+        with deterministic_kernels(job.recipe.deterministic):
+            return train_at(job, Seat(0, 1, 1, device), place)
+
+    def _train_rank(self, job: run.Job, typed: Mapping[str, Any], place: Place, environment: launch.RankEnvironment) -> run.Outcome:
+        """Train in this process, one rank of those that somebody started: torchrun, srun, or `_train_spawned`."""
         recipe = job.recipe
-        world_size = environment.world_size if environment else 1
-        launch.check_divisible(recipe.batch, world_size)
+        name, note = launch.check_device(environment, recipe.device, cuda_count=torch.cuda.device_count())
+        launch.check_divisible(recipe.batch, environment.world_size)
         timeout = timedelta(minutes=recipe.ddp_timeout)
         with (
-            launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=str(device)),
-            _Determinism(recipe.deterministic),
+            launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=name),
+            deterministic_kernels(recipe.deterministic),
         ):
-            seat = Seat(
-                rank=environment.rank if environment else 0,
-                world_size=world_size,
-                ranks_on_host=environment.local_world_size if environment else 1,
-                device=device,
-            )
-            if seat.rank == 0 and note:
-                log.info("%s", note)
-            return run.train(job, seat, lambda: _settle(job, run_dir))
+            seat = Seat(environment.rank, environment.world_size, environment.local_world_size, torch.device(name))
+            earlier = collectives.broadcast_object(earlier_life(job, place) if seat.rank == 0 else None)
+            if earlier is not None:
+                place = replace(place, run_dir=earlier, restarted=True)
+                if (earlier / "weights" / "last.pt").exists():
+                    job = self._job({**typed, "resume": str(earlier)}, job.callbacks, place.cwd, restarted=True)
+            return train_at(replace(job, note=note), seat, place)
 
-    def _train_spawned(self, job: run.Job, typed: Mapping[str, Any], placement: Any, run_dir: Path | None) -> run.Outcome:
+    def _train_spawned(self, job: run.Job, typed: Mapping[str, Any], placement: launch.Placement, place: Place) -> run.Outcome:
         """Start one process per device; each rebuilds the model from a temporary file and walks the single-device path."""
         launch.require_spawn_support(
             self.family.name, self.family.spawns, f'LibreYOLO("{self.family.name}{self.size}").train', placement.num_processes
         )
         launch.check_divisible(job.recipe.batch, placement.num_processes)
+        launch.choose_backend(placement.device_for(0), job.recipe.backend)  # one that can't be used is an error now, not in a worker
+        # The workers' model is a plain weights file and the newest run may be another by then: they are told the checkpoint itself.
+        arguments = {**typed, "resume": str(job.resumed.path) if job.resumed else False, "weights": self._origin or None}
+        order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place)
+        launch.check_can_spawn(_train_worker, (order,))
         folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
         try:
-            model = self._worker_model(folder)
-            arguments = dict(typed)
-            result: run.Outcome = launch.spawn_ddp_train(
-                _train_worker, (model, arguments, list(job.callbacks), job.cwd, run_dir), num_processes=placement.num_processes
-            )
-            return result
+            order = replace(order, model=self._worker_model(folder))
+            outcome: run.Outcome = launch.spawn_ddp_train(_train_worker, (order,), num_processes=placement.num_processes)
+            return outcome
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -211,12 +233,13 @@ class LibreYOLO:
         checkpoint.write(content, folder / "weights.pt")
         return str(folder / "weights.pt")
 
-    def _take_best(self, outcome: run.Outcome) -> None:
-        """Load the best checkpoint of a finished run into this object, and put it back on its device."""
+    def _take_best(self, outcome: run.Outcome, device: torch.device) -> None:
+        """Load the best checkpoint of a finished run into this object, on `device`."""
         path = Path(outcome.result["best_checkpoint"])
         if path.exists():
             self._take(weights_files.load(path))
-        self.device = torch.device("cpu")
+        self.device = device
+        self.net.to(device)
 
     # ---------------------------------------------------------------------------------------------------------- using a model
 
@@ -298,14 +321,24 @@ class LibreYOLO:
         return self.device
 
 
-def _train_worker(model: str, arguments: dict[str, Any], callbacks: list[Any], cwd: Path, run_dir: Path | None) -> run.Outcome:
+@dataclass(frozen=True)
+class _Order:
+    """What a spawned worker is told; the fields' names are those that an error about an unpicklable value shows."""
+
+    model: str
+    arguments: dict[str, Any]
+    callbacks: list[Any]
+    place: Place
+
+
+def _train_worker(order: _Order) -> run.Outcome:
     """Run in every spawned worker: the ordinary path, in which the rank variables are set."""
-    worker = LibreYOLO(model)
-    job = worker._job(arguments, callbacks, cwd)
+    worker = LibreYOLO(order.model)
+    worker._origin = order.arguments["weights"] or ""  # not the temporary file
+    job = worker._job(order.arguments, order.callbacks, order.place.cwd)
     environment = launch.detect(os.environ)
     assert environment is not None, "a worker has its rank in the environment"
-    device, note = launch.check_device(environment, job.recipe.device, cuda_count=torch.cuda.device_count())
-    return worker._train_here(job, run_dir, torch.device(device), environment, note)
+    return worker._train_rank(job, order.arguments, order.place, environment)
 
 
 def _find(model: str | Path, known: Mapping[str, Any]) -> Path:
@@ -318,47 +351,9 @@ def _find(model: str | Path, known: Mapping[str, Any]) -> Path:
 def _read_cfg(cfg: str | Path | None, cwd: Path) -> dict[str, Any]:
     if cfg is None:
         return {}
-    path = _below(cwd, str(cfg))
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"cfg={cfg} could not be read: {error.strerror or error} ({path}).") from error
-    except yaml.YAMLError as error:
-        raise UserError(f"cfg={cfg} is not valid YAML: {' '.join(str(error).split())}.") from error
-    if not isinstance(values, dict):
-        raise UserError(f"cfg={cfg} must hold arguments as `key: value` lines.")
-    return {str(k): v for k, v in values.items() if k not in ("family", "size", "weights")}
+    return {k: v for k, v in run_files.read_config(_below(cwd, str(cfg))).items() if k not in ("family", "size", "weights")}
 
 
 def _below(cwd: Path, path: str) -> Path:
     found = Path(path).expanduser()
     return found if found.is_absolute() else cwd / found
-
-
-def _settle(job: run.Job, run_dir: Path | None) -> Path:
-    """Return the run directory: the resumed run's own, the one Hydra made, or a new one below project/name."""
-    recipe = job.recipe
-    return rundir.settle(
-        Path(recipe.project),
-        recipe.name,
-        exist_ok=recipe.exist_ok,
-        resume_dir=job.resumed.run_dir if job.resumed else None,
-        explicit=run_dir,
-    )
-
-
-class _Determinism:
-    """Ask torch for repeatable kernels while training, and put its setting back."""
-
-    def __init__(self, wanted: bool) -> None:
-        self.wanted = wanted
-
-    def __enter__(self) -> None:
-        self.before = torch.are_deterministic_algorithms_enabled()
-        if self.wanted:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.use_deterministic_algorithms(True, warn_only=True)
-            log.info("deterministic=true: repeatable kernels where torch has them; expect slower steps.")
-
-    def __exit__(self, *error: object) -> None:
-        torch.use_deterministic_algorithms(self.before)

@@ -153,9 +153,9 @@ def training(
     accumulate = accumulation(recipe)
     steps_per_epoch = -(-train_loader.steps(0) // accumulate)
 
-    def before_last_validation(judged: nn.Module) -> None:
+    def before_last_validation(judged: nn.Module, epoch: int) -> None:
         if recipe.precise_bn:
-            recompute_statistics(judged, task, train_loader, recipe.precise_bn)
+            recompute_statistics(judged, task, train_loader, recipe.precise_bn, epoch=epoch)
 
     trainer = Trainer(
         net=wrapped,

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-from collections.abc import Mapping, MutableMapping, Sequence
-from datetime import datetime
+import sys
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
+
 import launch
-from launch import restart, rundir
-from libreyolo import resume, schema
+from launch import restart
+from libreyolo import hydra_runs, resume, run_files, schema
 from libreyolo.errors import UserError, nearest
+from libreyolo.place import Place
 from libreyolo.recipe import Recipe, recipe_fields
+from libreyolo.weights import find as find_weights
 
 CONFIG_DIR = str(Path(__file__).resolve().parent.parent / "conf")
 
@@ -30,34 +38,54 @@ PARTS = {
 }
 
 
+def enter(main: Callable[[], Any]) -> None:
+    """Compose and train, and leave as a command should: a mistake as its sentence with exit code 1, Ctrl-C with 130, a bug with its traceback.
+
+    main: the function under @hydra.main, which reads the command line. Under torchrun a mistake that every rank makes is said by rank 0.
+    """
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # the chain of causes holds what our one sentence is made of
+    quiet = False
+    try:
+        quiet = _is_other_rank(os.environ)
+        register()
+        sys.argv[1:] = arguments_for_rank(sys.argv[1:], os.environ)
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)  # whoever was interrupted has said so
+    except (Exception, _Told) as ending:
+        error = ending.error if isinstance(ending, _Told) else ending
+        told = hydra_runs.summary() or sentence(error)
+        if told is None:
+            raise
+        sys.exit(1 if quiet and _is_said_by_rank_0(error) else told)
+
+
+class _Told(BaseException):
+    """Carries an error whose message is enough past Hydra, which would write a line of its own for an Exception."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def _is_other_rank(environ: Mapping[str, str]) -> bool:
+    try:
+        environment = launch.detect(environ)
+    except launch.LaunchError:
+        return False  # said when the command line is read
+    return environment is not None and environment.rank != 0
+
+
+def _is_said_by_rank_0(error: BaseException) -> bool:
+    told = [link for link in _chain(error) if getattr(link, "one_sentence", False)]
+    return all(getattr(link, "on_every_rank", True) for link in told) and not any(launch.is_consequence(link) for link in _chain(error))
+
+
 def register() -> None:
     """Register recipes and resolvers with Hydra; must come before @hydra.main composes. Safe to call twice."""
-    from omegaconf import OmegaConf
-
     schema.register()
+    hydra_runs.register()
     OmegaConf.register_new_resolver("libreyolo_help", lambda *_: help_text(), replace=True)
-    directories: dict[str, str] = {}  # a process has one run directory, however often Hydra asks
-
-    def run_dir(resume: Any, project: str) -> str:
-        if "run" not in directories:
-            directories["run"] = str(_run_directory(resume, Path(project)))
-        return directories["run"]
-
-    def sweep_dir(project: str) -> str:
-        if "sweep" not in directories:
-            directories["sweep"] = str(rundir.new_time_directory(Path(project), datetime.now()))
-        return directories["sweep"]
-
-    OmegaConf.register_new_resolver("run_dir", run_dir, replace=True)
-    OmegaConf.register_new_resolver("sweep_dir", sweep_dir, replace=True)
-
-
-def _run_directory(wish: Any, project: Path) -> Path:
-    """Return the directory for Hydra's files: the resumed run's own, that of the run which torchrun restarts, or a new one."""
-    found = resume.find_checkpoint(wish, project, Path.cwd())
-    if found is not None:
-        return resume.open_checkpoint(found).run_dir
-    return restart.restart_directory(os.environ, project) or rundir.new_time_directory(project, datetime.now())
 
 
 def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, str]) -> list[str]:
@@ -66,18 +94,37 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
     Under torchrun or srun every rank enters Hydra, but only rank 0 may leave files: the others are told to write nothing. The local rank that old
     launchers pass as an argument goes into `environ`. Raises UserError for a sweep under torchrun, whose ranks would each run it.
     """
-    kept, local_rank = launch.strip_local_rank(arguments)
+    kept, local_rank = launch.strip_local_rank(_with_file(arguments))
     if local_rank is not None:
         environ.setdefault("LOCAL_RANK", str(local_rank))
     environment = launch.detect(environ)
     if environment is None:
         return list(kept)
-    if any(a in ("-m", "--multirun") for a in kept):
-        raise UserError("-m under torchrun would run the sweep once in every process: start the sweep without torchrun, device=[0,1] spawns for it.")
+    if any(a in ("-m", "--multirun") or a.lower() == "hydra.mode=multirun" for a in kept):
+        raise UserError("-m under torchrun would run the sweep once in every process: start it without torchrun, 'device=[0,1]' spawns for it.")
     if environment.rank == 0:
         return list(kept)
-    silent = ["hydra.output_subdir=null", "hydra/job_logging=disabled", "hydra/hydra_logging=disabled", "hydra.run.dir=."]
-    return [*silent, *(a for a in kept if not a.startswith("hydra.run.dir="))]
+    silent = {"hydra.output_subdir": "null", "hydra/job_logging": "disabled", "hydra/hydra_logging": "disabled", "hydra.run.dir": "."}
+    return [*(f"{key}={value}" for key, value in silent.items()), *(a for a in kept if a.partition("=")[0].lstrip("+") not in silent)]
+
+
+def _with_file(arguments: Sequence[str]) -> list[str]:
+    """Register the file that `cfg=` names as an option of Hydra's group `cfg`, so that presets and typed keys win over it; a file that says its
+    model chooses that model unless `model=` was typed. Raises UserError for a file that cannot be read."""
+    found = []
+    for argument in arguments:
+        name, _, value = argument.partition("=")
+        if name != "cfg" or value in ("", "null"):
+            found.append(argument)
+            continue
+        path = Path(value.strip("'\"")).expanduser().absolute()
+        values = run_files.read_config(path)
+        family, size = values.pop("family", None), values.pop("size", None)
+        ConfigStore.instance().store(group=f"cfg{path.parent}", name=f"{path.stem}.yaml", node=values, package="_global_")
+        found.append(f"cfg='{path.parent / path.stem}'")
+        if family and size and not any(a.startswith("model=") for a in arguments):
+            found.append(f"model={family}{size}")
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -92,6 +139,7 @@ def help_text() -> str:
         "  python train.py model=yolo9s data=my.yaml 'device=[0,1]' batch=32      two GPUs, the same model",
         "  python train.py model=yolo9s data=my.yaml weights=LibreYOLO9s.pt       fine-tune published weights",
         "  python train.py resume=outputs/DATE/time-TIME           go on with a run that was interrupted",
+        "  python train.py cfg=RUN/train_config.yaml epochs=50     run a run again, with another number",
         "  python train.py -m lr0=0.01,0.02 data=my.yaml           a sweep: one run for each value",
         "",
         f"Models (model=): {', '.join(schema.model_names())}",
@@ -142,72 +190,76 @@ def recipe_names() -> frozenset[str]:
     return frozenset(name for f in schema.families().values() for name in recipe_fields(f.recipe))
 
 
-def train_from_config(config: dict[str, Any], overrides: Sequence[str], *, run_dir: Path, cwd: Path) -> float:
-    """Train as the composed config says and return the best metric (0.0 when nothing was validated), for sweepers.
+def train_job(cfg: DictConfig) -> float:
+    """Train as composed in the directory that Hydra made; return the best metric (0.0 when nothing was validated), for sweepers.
+
+    A job of a sweep leaves the traceback of what ended it in its train.log; a single run that never began leaves no directory.
+    """
+    hydra = HydraConfig.get()
+    run_dir, cwd = Path(hydra.runtime.output_dir), Path(hydra.runtime.cwd)
+    is_sweep = hydra.mode == RunMode.MULTIRUN
+    try:
+        config: Any = OmegaConf.to_container(cfg, resolve=True)
+        best = train_from_config(config, list(hydra.overrides.task), hydra_runs.place_of(run_dir, cwd))
+    except (UserError, launch.LaunchError) as error:
+        if is_sweep or isinstance(error, launch.RankFailedError):
+            run_files.append_failure(run_dir, error)
+        elif not _is_other_rank(os.environ):
+            run_files.remove_unstarted(run_dir)
+        if is_sweep:
+            raise
+        raise _Told(error) from error
+    if not _is_other_rank(os.environ):
+        restart.forget(os.environ, cwd / str(config["project"]))
+    return best
+
+
+def train_from_config(config: Mapping[str, Any], overrides: Sequence[str], place: Place) -> float:
+    """Train as the composed config says and return the best metric.
 
     overrides: what the user typed; a resumed run keeps its saved arguments except for these.
     """
-    try:
-        return _train_from_config(config, overrides, run_dir=run_dir, cwd=cwd)
-    except UserError:
-        _remove_untouched(run_dir)
-        raise
-
-
-def _remove_untouched(run_dir: Path) -> None:
-    """Remove a directory that Hydra made for a run that never began."""
-    if run_dir.is_dir() and {p.name for p in run_dir.iterdir()} <= {".hydra"}:
-        shutil.rmtree(run_dir, ignore_errors=True)
-        for parent in list(run_dir.parents)[:1]:
-            if not any(parent.iterdir()):
-                parent.rmdir()
-
-
-def _train_from_config(config: dict[str, Any], overrides: Sequence[str], *, run_dir: Path, cwd: Path) -> float:
     from libreyolo.api import LibreYOLO
 
     typed = typed_keys(overrides, config)
     family, size = str(config["family"]), str(config["size"])
     chosen_model = any(o.lstrip("+").startswith("model=") for o in overrides)
     values = {k: v for k, v in config.items() if k not in ("family", "size", "weights")}
-    resumed = _resumed_model(config, cwd)
+    resumed = _resumed(config, place.cwd)
     if resumed is not None:
-        family, size = resumed
-        values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")} | {
-            "project": config["project"],
-            "resume": config["resume"],
-        }
-    weights = config.get("weights")
-    model = LibreYOLO(str(weights) if weights and resumed is None else f"{family}{size}")
+        if chosen_model:
+            resume.refuse_other_model(resumed, family, size)
+        family, size = str(resumed.config["family"]), str(resumed.config["size"])
+        values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")}
+        values |= {k: config[k] for k in resume.OF_THE_COMMAND} | {"resume": str(resumed.path)}
+    weights = config.get("weights") if resumed is None else None
+    origin = find_weights(str(weights), place.cwd) if weights else None
+    model = LibreYOLO(origin or f"{family}{size}")
     if weights and chosen_model and (model.family.name, model.size) != (family, size):
         raise UserError(f"weights={weights} is {model.family.name}{model.size}, but model={family}{size}: leave model= out, or choose the same.")
     if weights and not chosen_model and (model.family.name, model.size) != (family, size):
         raise UserError(
             f"weights={weights} is {model.family.name}{model.size}: say model={model.family.name}{model.size} so that its recipe is used."
         )
-    result = model.train(_run_dir=run_dir, _cwd=cwd, **values)
+    result = model.train(_place=place, **values)
     return float(result["best_metric"] or 0.0)
 
 
-def _resumed_model(config: Mapping[str, Any], cwd: Path) -> tuple[str, str] | None:
-    """Return family and size of the checkpoint that `resume` means, None for a fresh run."""
-    project = Path(str(config["project"]))
+def _resumed(config: Mapping[str, Any], cwd: Path) -> resume.Resumed | None:
+    """Return the checkpoint that `resume` means, None for a fresh run."""
+    project = Path(str(config["project"])).expanduser()
     path = resume.find_checkpoint(config["resume"], project if project.is_absolute() else cwd / project, cwd)
-    if path is None:
-        return None
-    saved = resume.open_checkpoint(path).config
-    return str(saved["family"]), str(saved["size"])
+    return resume.open_checkpoint(path) if path else None
 
 
 def sentence(error: BaseException) -> str | None:
     """Return the one sentence for a user's mistake, however deep Hydra wrapped it; None for anything else."""
-    from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
-    from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException, ValidationError
-
     chain = _chain(error)
     for link in chain:
-        if isinstance(link, UserError) or getattr(link, "one_sentence", False):
+        if getattr(link, "one_sentence", False) or isinstance(link, launch.RankFailedError):
             return str(link)
+        if launch.is_consequence(link) and launch.detect(os.environ) is not None:
+            return "This rank lost its connection to another one, which has said why it ended."
     for link in chain:
         if isinstance(link, (ConfigAttributeError, ConfigKeyError)):
             key = str(link.key if link.key is not None else link.full_key)

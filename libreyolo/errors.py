@@ -11,12 +11,18 @@ from difflib import get_close_matches
 
 
 class UserError(ValueError):
-    """A mistake in what the user gave, told in one sentence."""
+    """A mistake in what the user gave, told in one sentence.
+
+    on_every_rank: whether all ranks of a job find the same mistake, so that rank 0 alone says it; False for what one rank meets, like a broken
+    picture of its share.
+    """
 
     one_sentence = True
+    on_every_rank = True
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean 'epochs'?" for the known name closest to `name`, or "" where none is close."""
-    matches = get_close_matches(str(name), list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{matches[0]}'?" if matches else ""
+    by_lower = {k.lower(): k for k in known}
+    matches = get_close_matches(str(name).lower(), list(by_lower), n=1, cutoff=0.6)
+    return f" Did you mean '{by_lower[matches[0]]}'?" if matches else ""

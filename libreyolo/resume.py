@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ class Resumed:
     run_dir: Path
     content: dict[str, Any]
     config: dict[str, Any]
+    changes: list[str] = field(default_factory=list)  # what the user typed over the saved arguments, one line each
 
 
 def find_checkpoint(resume: bool | str, project: Path, cwd: Path) -> Path | None:
@@ -52,26 +53,37 @@ def find_checkpoint(resume: bool | str, project: Path, cwd: Path) -> Path | None
     return path
 
 
+def run_dir_of(checkpoint_path: Path) -> Path:
+    """Return the run directory of a checkpoint: the folder that holds its `weights/`, else the folder it lies in."""
+    return checkpoint_path.parent.parent if checkpoint_path.parent.name == "weights" else checkpoint_path.parent
+
+
 def open_checkpoint(path: Path) -> Resumed:
     """Read a training checkpoint. Raises UserError when it is a plain weights file or damaged."""
     content = checkpoint.read(path)
     if "optimizer" not in content or "progress" not in content:
         raise UserError(f"{path} holds weights but no training state to resume; train from it with weights={path}.")
-    run_dir = path.parent.parent if path.parent.name == "weights" else path.parent
-    return Resumed(path, run_dir, content, dict(content["config"]))
+    return Resumed(path, run_dir_of(path), content, dict(content["config"]))
 
 
 def merged_arguments(resumed: Resumed, typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a resumed run: the saved ones, with what the user typed over them; every difference is logged."""
+    """Return the arguments of a resumed run: the saved ones, with what the user typed over them; every difference goes into its `changes`."""
     saved = {k: v for k, v in resumed.config.items() if k not in OF_THE_COMMAND}
     for name, value in typed.items():
         if name in saved and saved[name] != value and name not in OF_THE_COMMAND:
-            log.info("resume: %s=%s replaces the saved %s=%s.", name, value, name, saved[name])
+            resumed.changes.append(f"resume: {name}={value} replaces the saved {name}={saved[name]}.")
     return {**saved, **typed}
 
 
+def refuse_other_model(resumed: Resumed, family: str, size: str) -> None:
+    """Raise when the checkpoint is of another model than the one that is to go on."""
+    saved = f"{resumed.config['family']}{resumed.config['size']}"
+    if saved != f"{family}{size}":
+        raise UserError(f"{resumed.path} is a run of {saved}, not of {family}{size}: resume it with that model.")
+
+
 def refuse_finished(resumed: Resumed, epochs: int) -> None:
-    """Raise when nothing is left to train."""
+    """Raise when nothing is left to train. More epochs than the run was planned for re-plan it: the learning rate goes on along the longer curve."""
     done = int(resumed.content["progress"]["epoch"])
     if done >= epochs:
         raise UserError(f"{resumed.path} has finished all {done} of its {epochs} epochs; give a larger epochs= to train on.")

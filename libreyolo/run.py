@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,6 +30,8 @@ from libreyolo.saving import Saver
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class Job:
@@ -44,6 +45,7 @@ class Job:
     cwd: Path
     resumed: Resumed | None = None
     callbacks: Sequence[Any] = ()
+    note: str = ""  # about the choice of devices, for the log
 
 
 @dataclass(frozen=True)
@@ -58,15 +60,16 @@ class Outcome:
 def train(job: Job, seat: Seat, settle_directory: Callable[[], Path]) -> Outcome:
     """Train on this rank; the process group, if any, is already there.
 
-    settle_directory: called on rank 0 only; its directory is broadcast, so that all ranks agree.
+    settle_directory: called on rank 0 only; its directory is broadcast, so that all ranks agree. Raises UserError for what the user can mend; its
+    `on_every_rank` is False where only this rank has met it.
     """
-    main = seat.rank == 0
-    run_dir = Path(collectives.broadcast_object(str(settle_directory()) if main else ""))
+    _agree(job)
+    run_dir = Path(collectives.broadcast_object(str(_on_rank_0(settle_directory, seat))))
     try:
         return _train_in(run_dir, job, seat)
-    except UserError:
-        if main and job.resumed is None:
-            _remove_unstarted(run_dir)
+    except Exception as error:
+        if seat.rank == 0:
+            run_files.append_failure(run_dir, error)
         raise
 
 
@@ -82,28 +85,60 @@ def _train_in(run_dir: Path, job: Job, seat: Seat) -> Outcome:
             stack.callback(assembly.close)
             return _train(job, seat, run_dir, assembly, listeners, stack)
         except BaseException as error:
-            listeners.tell("on_exception", TrainFailed(run_dir, error))
-            if main and not isinstance(error, UserError):
-                log.exception("Training failed.")
+            listeners.tell_failure(TrainFailed(run_dir, error))
             raise
 
 
-def _remove_unstarted(run_dir: Path) -> None:
-    """Remove the directory of a run that ended before it left anything but its log."""
-    if {p.name for p in run_dir.iterdir()} <= {".hydra", "train.log"}:
-        shutil.rmtree(run_dir, ignore_errors=True)
-        if not any(run_dir.parent.iterdir()):
-            run_dir.parent.rmdir()
+def _agree(job: Job) -> None:
+    """Raise on every rank when one composed other arguments than rank 0: under torchrun each rank composes for itself."""
+    own = {**asdict(job.recipe), "resume": str(job.resumed.path) if job.resumed else False}
+    reference = collectives.broadcast_object(own)
+    differing = [f"{name}={own.get(name)} where rank 0 has {reference.get(name)}" for name in own if own.get(name) != reference.get(name)]
+    every = collectives.gather_objects(differing)
+    found = next((f"rank {rank} has {text[0]}" for rank, text in enumerate(every or []) if text), "")
+    told = collectives.broadcast_object(found)
+    if told:
+        raise UserError(f"The ranks were given different arguments ({told}): give every rank the same command, without ${{now:...}} and the like.")
+
+
+def _on_rank_0(work: Callable[[], T], seat: Seat) -> T | None:
+    """Do `work` on rank 0 and return what it made there, None elsewhere.
+
+    A mistake of the user's that rank 0 finds is raised on all ranks, so none waits for a rank that is gone.
+    """
+    made: T | None = None
+    mistake: Exception | None = None
+    if seat.rank == 0:
+        try:
+            made = work()
+        except Exception as error:
+            if not getattr(error, "one_sentence", False):
+                raise
+            mistake = error
+    mistake = collectives.broadcast_object(mistake)
+    if mistake is not None:
+        raise mistake
+    return made
 
 
 def _read_data(job: Job, seat: Seat) -> Assembly:
     """Read the data on rank 0 first, so that the other ranks find its caches instead of doing the work again."""
     kind = assembly_for(job.family)
-    assembly = None
-    if seat.rank == 0:
-        assembly = kind(job.family, job.recipe, job.spec, job.cwd)
-    collectives.barrier()
-    return assembly or kind(job.family, job.recipe, job.spec, job.cwd)
+    assembly = _on_rank_0(lambda: kind(job.family, job.recipe, job.spec, job.cwd), seat)
+    if assembly is not None:
+        return assembly
+    with _this_rank_alone():
+        return kind(job.family, job.recipe, job.spec, job.cwd)
+
+
+@contextmanager
+def _this_rank_alone() -> Iterator[None]:
+    """Mark a user's mistake as one that the other ranks may not have met, so that this rank says it."""
+    try:
+        yield
+    except UserError as error:
+        error.on_every_rank = False
+        raise
 
 
 def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _Listeners, stack: ExitStack) -> Outcome:
@@ -132,55 +167,77 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
     if job.resumed:
         training.load_state(job.resumed.content)
         log.info("Going on from %s after epoch %d.", job.resumed.path, start_epoch)
+        for change in job.resumed.changes:
+            log.info("%s", change)
     if main:
+        # First the trackers: one whose package is missing ends the run before it leaves a file.
+        listeners.all += run_listeners(recipe.loggers, run_dir, config)
+        listeners.all += [*(assembly.pictures(run_dir) if recipe.save_plots else []), *job.callbacks]
+        saver.find_candidates(start_epoch)
         run_files.write_config(run_dir, config)
         source = Path(__file__).resolve().parent.parent
         run_files.write_environment(run_dir, world_size=seat.world_size, device=seat.device, source=source)
-        pictures = assembly.pictures(run_dir) if recipe.save_plots else []
-        listeners.all += [*run_listeners(recipe.loggers, run_dir, config), *pictures, *job.callbacks]
     steps = trainer.train_loader.steps(start_epoch)
     listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names))
-    history = trainer.fit()
-    average = saver.write_average() if main else None
-    result = _result(run_dir, history, progress, task.best_metric, average)
+    with _this_rank_alone():
+        history = trainer.fit()
+    unfinished = recipe.stop_after_epoch is not None and progress.epoch < recipe.epochs
+    average = saver.write_average(keep=unfinished) if main else None
+    result = _result(run_dir, history, progress, average)
     listeners.tell("on_train_end", TrainEnd(run_dir, result))
     return Outcome(run_dir, assembly.names, result)
 
 
 class _Listeners:
-    """Passes events on; on ranks other than 0 there is nobody to tell."""
+    """Passes events on; on ranks other than 0 there is nobody to tell. What a listener raises ends the run, and the log names the listener."""
 
     def __init__(self, every: list[Any]) -> None:
         self.all = every
 
     def tell(self, name: str, event: Any) -> None:
         for listener in self.all:
-            method = getattr(listener, name, None)
-            if method is not None:
-                method(event)
+            self._call(listener, name, event)
+
+    def tell_failure(self, event: TrainFailed) -> None:
+        """Tell every listener of the end; a listener that fails now must not hide the error that led here."""
+        for listener in self.all:
+            with suppress(Exception):
+                self._call(listener, "on_exception", event)
+
+    def _call(self, listener: Any, name: str, event: Any) -> None:
+        method = getattr(listener, name, None)
+        if method is None:
+            return
+        try:
+            method(event)
+        except Exception as error:
+            log.error("%s.%s raised %s: %s", type(listener).__name__, name, type(error).__name__, error)
+            raise
 
 
 def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
     if seat.rank == 0:
         recipe = job.recipe
+        if job.note:
+            log.info("%s", job.note)
         log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
         log.info(
-            "%d rank(s) on %s, global batch %d (%d on each rank), torch %s",
+            "%d rank(s) on %s%s, global batch %d (%d on each rank), torch %s",
             seat.world_size,
             seat.device.type,
+            f" (backend {collectives.backend()}, time-out {recipe.ddp_timeout:g} min)" if seat.world_size > 1 else "",
             recipe.batch,
             recipe.batch // seat.world_size,
             torch.__version__,
         )
 
 
-def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, best_metric: str, average: Path | None) -> dict[str, Any]:
+def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, average: Path | None) -> dict[str, Any]:
     """Return what train() returns."""
     weights = run_dir / "weights"
     validated = [h for h in history if h.validation]
     last = validated[-1].validation if validated else None
-    best_row = max(validated, key=lambda h: h.validation.metrics[best_metric] if h.validation else 0.0, default=None)
-    best = best_row.validation.metrics if best_row and best_row.validation else {}
+    best = progress.best_metrics
     return {
         "final_loss": sum(history[-1].losses.values()) if history else None,
         "epoch_losses": [sum(h.losses.values()) for h in history],

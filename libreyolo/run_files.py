@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
+import traceback
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+
+from libreyolo.errors import UserError
 
 PACKAGES = ("libreyolo-train", "torch", "torchvision", "numpy", "pillow", "hydra-core", "omegaconf", "faster-coco-eval")
 
@@ -26,6 +31,22 @@ def write_config(run_dir: Path, config: dict[str, Any]) -> None:
         f"#   LibreYOLO(...).train(cfg={str(run_dir / 'train_config.yaml')!r})\n"
     )
     _write(run_dir / "train_config.yaml", header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the arguments in a YAML file, a train_config.yaml or the user's own. Raises UserError.
+
+    `resume` is left out: running a resumed run again starts afresh.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cfg={path} could not be read: {error.strerror or error}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"cfg={path} is not valid YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(values, dict):
+        raise UserError(f"cfg={path} must hold arguments as `key: value` lines.")
+    return {str(k): v for k, v in values.items() if k != "resume"}
 
 
 def write_environment(run_dir: Path, *, world_size: int, device: torch.device, source: Path) -> None:
@@ -48,6 +69,27 @@ def write_environment(run_dir: Path, *, world_size: int, device: torch.device, s
         }
     )
     _write(path, json.dumps(entries, indent=2) + "\n")
+
+
+def append_failure(run_dir: Path, error: BaseException) -> None:
+    """Write the traceback of what ended a run at the end of its train.log; once, however many tell it."""
+    path = run_dir / "train.log"
+    said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    if text.splitlines()[-1] in said:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} Training failed.\n{text}\n")
+
+
+def remove_unstarted(run_dir: Path) -> None:
+    """Remove the directory of a run that ended before it left anything but its log, and the folder of its day when that is empty then."""
+    if not run_dir.is_dir() or not {p.name for p in run_dir.iterdir()} <= {".hydra", "train.log"}:
+        return
+    shutil.rmtree(run_dir, ignore_errors=True)
+    with contextlib.suppress(OSError):  # not empty: other runs are in it
+        run_dir.parent.rmdir()
 
 
 def git_state(source: Path) -> dict[str, Any]:

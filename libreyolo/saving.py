@@ -16,6 +16,8 @@ from libreyolo.engine.progress import Progress
 from libreyolo.engine.trainer import EpochSummary
 from libreyolo.interfaces.events import CheckpointSaved
 
+CANDIDATE_VALUE = "metric_value"  # what a kept file for the average says of itself, so that a resumed run can rank it
+
 
 class Saver:
     """Holds where and what to save; `__call__` is the trainer's `save` on rank 0.
@@ -43,22 +45,21 @@ class Saver:
         self.bare, self.ema, self.optimizer, self.scaler = bare, ema, optimizer, scaler
 
     def __call__(self, summary: EpochSummary) -> None:
-        content = self.content(summary)
         number = summary.epoch + 1
+        if self.average_best and summary.validation:
+            self._keep_for_average(summary, number)
+        content = self.content(summary)
         # best.pt first: a run killed between the two goes on from the older last.pt and makes the same best.pt again.
         if summary.is_best or self.progress.best_value is None:
             self._write(content, "best.pt", number, is_best=True)
         self._write(content, "last.pt", number, is_best=False)
         if self.save_period and number % self.save_period == 0:
             self._write(content, f"epoch_{number}.pt", number, is_best=False)
-        if self.average_best and summary.validation:
-            self._keep_for_average(summary, number)
 
     def content(self, summary: EpochSummary) -> dict[str, Any]:
         """Return the whole training checkpoint."""
         live = checkpoint.cpu_state(self.bare.state_dict())
         average = checkpoint.cpu_state(self.ema.average.state_dict()) if self.ema else None
-        metrics = summary.validation.metrics if summary.validation else {}
         best = self.progress.best_value
         is_map = self.best_metric == "metrics/mAP50-95"
         content = checkpoint.weights_dict(average or live, self.meta)
@@ -69,7 +70,7 @@ class Saver:
             "config": self.config,
             "loss": float(sum(summary.losses.values())),
             "best_mAP50_95": best or 0.0,
-            "best_mAP50": float(metrics.get("metrics/mAP50", 0.0)) if is_map else best or 0.0,
+            "best_mAP50": float(self.progress.best_metrics.get("metrics/mAP50", 0.0)) if is_map else best or 0.0,
             "best_metric_key": self.best_metric,
             "best_metric_name": self.best_metric,
             "best_metric_value": best or 0.0,
@@ -89,25 +90,45 @@ class Saver:
         self.tell("on_checkpoint", CheckpointSaved(path, epoch, is_best))
 
     def _keep_for_average(self, summary: EpochSummary, number: int) -> None:
-        """Keep the weights of the best `average_best` epochs; the worst of one too many is removed."""
+        """Keep the weights of the best `average_best` epochs; the worst of one too many is removed. A metric that is NaN is never kept."""
         assert summary.validation is not None
+        value = summary.validation.metrics[self.best_metric]
+        if value != value:
+            return
         judged = self.ema.average if self.ema else self.bare
         path = self.folder / f"candidate_{number}.pt"
-        checkpoint.write(checkpoint.weights_dict(judged.state_dict(), self.meta), path)
-        self.best_files = sorted([*self.best_files, (summary.validation.metrics[self.best_metric], path)], key=lambda f: -f[0])
-        for _, extra in self.best_files[self.average_best :]:
-            extra.unlink(missing_ok=True)
-        del self.best_files[self.average_best :]
+        checkpoint.write(checkpoint.weights_dict(judged.state_dict(), self.meta) | {CANDIDATE_VALUE: value}, path)
+        self._keep_best([*self.best_files, (value, path)])
 
-    def write_average(self) -> Path | None:
-        """Average the kept weights into average.pt and remove them; None when there are none."""
+    def find_candidates(self, start_epoch: int) -> None:
+        """Take up the kept weights of a resumed run; those of epochs that are trained again, or of an earlier run, are removed."""
+        found = []
+        for path in sorted(self.folder.glob("candidate_*.pt")):
+            if self.average_best and _epoch_of(path) <= start_epoch:
+                found.append((float(checkpoint.read(path)[CANDIDATE_VALUE]), path))
+            else:
+                path.unlink()
+        self._keep_best(found)
+
+    def _keep_best(self, files: list[tuple[float, Path]]) -> None:
+        ordered = sorted(files, key=lambda f: (-f[0], _epoch_of(f[1])))
+        for _, extra in ordered[self.average_best :]:
+            extra.unlink(missing_ok=True)
+        self.best_files = ordered[: self.average_best]
+
+    def write_average(self, *, keep: bool = False) -> Path | None:
+        """Average the kept weights into average.pt; None when there are none. `keep` leaves them for a resumed run."""
         if not self.best_files:
             return None
         states = [checkpoint.read(path)["model"] for _, path in self.best_files]
         checkpoint.write(checkpoint.weights_dict(_mean_state(states), self.meta), self.folder / "average.pt")
-        for _, path in self.best_files:
+        for _, path in self.best_files if not keep else []:
             path.unlink(missing_ok=True)
         return self.folder / "average.pt"
+
+
+def _epoch_of(candidate: Path) -> int:
+    return int(candidate.stem.removeprefix("candidate_"))
 
 
 def _mean_state(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:

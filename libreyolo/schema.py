@@ -65,7 +65,7 @@ def resolve(chosen: Family, size: str, values: Mapping[str, Any]) -> Recipe:
         merged = OmegaConf.merge(OmegaConf.structured(chosen.recipe), OmegaConf.create(_plain(given)))
         resolved = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
-        raise UserError(type_sentence(error, chosen.recipe)) from error
+        raise UserError(type_sentence(error, chosen.recipe, given)) from error
     assert isinstance(resolved, Recipe)
     return resolved
 
@@ -80,15 +80,18 @@ def default_imgsz(chosen: Family, size: str) -> int | list[int]:
     return side if isinstance(side, int) else list(side)
 
 
-def type_sentence(error: Exception, recipe: type[Recipe] = Recipe) -> str:
-    """Turn OmegaConf's type error into one sentence that names the key, its value and what it takes."""
+def type_sentence(error: Exception, recipe: type[Recipe] | None = None, given: Mapping[str, Any] | None = None) -> str:
+    """Turn OmegaConf's type error into one sentence that names the key, its value and what it takes.
+
+    recipe: whose keys; None: every family's. given: the values, where they are known.
+    """
     name = str(getattr(error, "full_key", "") or "")
     root = name.split(".")[0].split("[")[0]
     first_line = str(error).splitlines()[0]
-    known = recipe_fields(recipe)
+    known = recipe_fields(recipe) if recipe else {name: f for each in families().values() for name, f in recipe_fields(each.recipe).items()}
     if root in known:
         kind = str(known[root].type)
-        value = first_line.split("'")[1] if first_line.count("'") >= 2 else "this value"
+        value = first_line.split("'")[1] if first_line.count("'") >= 2 else (given or {}).get(root, "this value")
         return f"{root}={value} has the wrong type: {root} takes {_kind_in_words(kind)} ({known[root].metadata['help']})."
     return f"{first_line}{nearest(root, known)}" if root else first_line
 

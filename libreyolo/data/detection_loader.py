@@ -26,7 +26,6 @@ from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item, repeat
 from libreyolo.interfaces.batch import DetectionBatch
 from libreyolo.interfaces.input import InputSpec
 
-
 ROWS = 16  # boxes of a batch are padded to a multiple of this
 
 

@@ -19,8 +19,8 @@ SMALL_BATCH = 16
 class SyncBatchNorm(_BatchNorm):
     """BatchNorm whose training statistics cover the pictures of all ranks; works on every device, with torch's names and state.
 
-    Per channel it sums x, x^2 and the count over ranks in one differentiable all-reduce (the gradient of a sum over ranks is the sum of gradients
-    over ranks), so N ranks compute what one rank computes on the whole batch. The running variance takes the unbiased estimate, as torch's does.
+    Each rank gives its count, means and sums of squared deviations in one differentiable all-reduce (the gradient of a sum over ranks is the sum
+    of gradients over ranks); merged, they are what one rank computes on the whole batch. Ranks may hold different numbers of pictures, none 0.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
@@ -30,19 +30,21 @@ class SyncBatchNorm(_BatchNorm):
     def forward(self, input: Tensor) -> Tensor:
         if not self.training or collectives.world_size() == 1:
             return super().forward(input)
-        x = input.float()
+        x = input.to(torch.promote_types(input.dtype, torch.float32))
         dims = [0, *range(2, x.dim())]
         shape = [1, -1] + [1] * (x.dim() - 2)
-        count = x.new_full((1,), x.numel() / x.shape[1])
-        # Sums of x - running mean keep E[x^2] - E[x]^2 from cancelling; the shift is the same on every rank.
-        shift = self.running_mean.detach().reshape(shape).float() if self.running_mean is not None else x.new_zeros(shape)
-        centred = x - shift
-        sums = collectives.differentiable_sum(torch.cat([centred.sum(dims), centred.square().sum(dims), count]))
-        total = sums[-1]
-        mean, square = sums[:-1].reshape(2, -1) / total
-        variance = (square - mean.square()).clamp(min=0.0)
-        self._track(mean + shift.reshape(-1), variance * total / (total - 1).clamp(min=1.0))
-        normalised = (centred - mean.reshape(shape)) * (variance.reshape(shape) + self.eps).rsqrt()
+        own_mean = x.mean(dims)
+        # Deviations from the rank's own mean, not raw squares: E[x^2] - E[x]^2 cancels where the mean is large.
+        own_squares = (x - own_mean.reshape(shape)).square().sum(dims)
+        row = torch.cat([own_mean, own_squares, x.new_full((1,), x.numel() / x.shape[1])])
+        seat = torch.arange(collectives.world_size(), device=x.device) == collectives.rank()
+        table = collectives.differentiable_sum(seat.to(x.dtype)[:, None] * row)  # [ranks, 2 C + 1]
+        means, squares, counts = table.split([x.shape[1], x.shape[1], 1], dim=1)
+        total = counts.sum()
+        mean = (counts * means).sum(0) / total
+        variance = (squares + counts * (means - mean).square()).sum(0) / total
+        self._track(mean, variance * total / (total - 1).clamp(min=1.0))
+        normalised = (x - mean.reshape(shape)) * (variance.reshape(shape) + self.eps).rsqrt()
         if self.affine:
             normalised = normalised * self.weight.reshape(shape) + self.bias.reshape(shape)
         return normalised.to(input.dtype)
@@ -65,16 +67,21 @@ def synchronise(net: nn.Module) -> nn.Module:
     on_cuda = any(p.is_cuda for p in net.parameters())
     if on_cuda:
         return nn.SyncBatchNorm.convert_sync_batchnorm(net)
-    return _convert(net)
+    return _convert(net, {})
 
 
-def _convert(module: nn.Module) -> nn.Module:
+def _convert(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
+    """Return the module with its BatchNorms replaced; one that sits in several places stays one."""
+    if module in done:
+        return done[module]
     converted = module
-    if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
+    if isinstance(module, _BatchNorm) and not isinstance(module, (SyncBatchNorm, nn.SyncBatchNorm)):
         converted = SyncBatchNorm(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
         converted._parameters, converted._buffers, converted.training = module._parameters, module._buffers, module.training
-    for name, child in module.named_children():
-        setattr(converted, name, _convert(child))
+    done[module] = converted
+    for name, child in list(module._modules.items()):
+        if child is not None:
+            setattr(converted, name, _convert(child, done))
     return converted
 
 

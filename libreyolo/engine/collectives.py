@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -20,6 +21,11 @@ def rank() -> int:
 def world_size() -> int:
     """Return the number of ranks, 1 when alone."""
     return dist.get_world_size() if _active() else 1
+
+
+def backend() -> str:
+    """Return the name of the process group's backend, "" when alone."""
+    return str(dist.get_backend()) if _active() else ""
 
 
 def sum_(tensor: Tensor) -> Tensor:
@@ -110,7 +116,11 @@ def wrap(net: nn.Module, device: torch.device) -> nn.Module:
     if world_size() == 1:
         return net
     ids = [device.index] if device.type == "cuda" else None
-    return nn.parallel.DistributedDataParallel(net, device_ids=ids, broadcast_buffers=False, gradient_as_bucket_view=True)
+    kind = nn.parallel.DistributedDataParallel
+    # torch renamed the argument and warns of the old name.
+    name = "forward_sync_buffers" if "forward_sync_buffers" in inspect.signature(kind).parameters else "broadcast_buffers"
+    options: dict[str, Any] = {name: False}
+    return kind(net, device_ids=ids, gradient_as_bucket_view=True, **options)
 
 
 def _active() -> bool:

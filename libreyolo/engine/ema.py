@@ -36,6 +36,8 @@ class EMA:
 
     def _pair_up(self, net: nn.Module) -> None:
         mine, theirs = self.average.state_dict(keep_vars=True), net.state_dict(keep_vars=True)
-        floating = [k for k, v in mine.items() if v.is_floating_point()]
+        # A tensor that the network shares has several names and must be moved once.
+        names = list({id(tensor): name for name, tensor in reversed(mine.items())}.values())[::-1]
+        floating = [k for k in names if mine[k].is_floating_point()]
         self._pairs = ([mine[k].data for k in floating], [theirs[k].data for k in floating])
-        self._whole = [(mine[k].data, theirs[k].data) for k in mine if not mine[k].is_floating_point()]
+        self._whole = [(mine[k].data, theirs[k].data) for k in names if not mine[k].is_floating_point()]

@@ -11,8 +11,8 @@ from libreyolo.interfaces.task import Loader, Task
 
 
 @torch.no_grad()
-def recompute_statistics(net: nn.Module, task: Task, loader: Loader, num_pictures: int) -> None:
-    """Replace the running statistics of every BatchNorm in `net` by their mean over about `num_pictures` training pictures.
+def recompute_statistics(net: nn.Module, task: Task, loader: Loader, num_pictures: int, *, epoch: int = 0) -> None:
+    """Replace the running statistics of every BatchNorm in `net` by their mean over about `num_pictures` training pictures of `epoch`.
 
     All ranks take part with their own shares, and the statistics are averaged over them. A network without BatchNorm is left as it is.
     """
@@ -26,9 +26,9 @@ def recompute_statistics(net: nn.Module, task: Task, loader: Loader, num_picture
         norm.momentum = None  # torch's cumulative mean
         norm.train()
     seen = 0
-    for step, batch in enumerate(loader.epoch(0)):
+    for step, batch in enumerate(loader.epoch(epoch)):
         task.forward(net, batch)
-        seen += loader.real_pictures(0, step)
+        seen += loader.real_pictures(epoch, step)
         if seen >= num_pictures:
             break
     for norm, momentum in zip(norms, momenta, strict=True):

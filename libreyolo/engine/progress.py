@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -11,6 +11,7 @@ class Progress:
     """epoch, step_in_epoch: the next micro-batch to train on (zero-based). global_step: applied optimiser steps, which drive the schedule.
 
     skipped_steps: optimiser steps that float16 refused. best_value None: nothing validated yet; a best of exactly 0 is still a best.
+    best_metrics: every metric of the best epoch.
     """
 
     epoch: int = 0
@@ -19,6 +20,7 @@ class Progress:
     skipped_steps: int = 0
     best_value: float | None = None
     best_epoch: int = 0  # one-based, 0: none
+    best_metrics: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0  # training time before this process
 
     def better(self, value: float) -> bool:

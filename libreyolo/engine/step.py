@@ -4,6 +4,8 @@ With R ranks, micro-batch m and term t the trained loss is
 
     sum over m and t of  scale_t(stats summed over ranks) * total_t(rank) * share_m * R
 
+(share_m: m's part of the window's pictures; 1 where the stats are those of the whole window).
+
 DDP averages gradients over ranks, so the factor R turns its mean into the sum that one process would have computed; nothing else scales the loss.
 """
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,9 +27,9 @@ from libreyolo.interfaces.term import Term
 class TrainStep:
     """Runs forward, loss, backward and the optimiser.
 
-    Accumulation: a window's gradient is that of one true batch where every normaliser is known from the targets (`Task.target_stats`), or where all
-    terms share one normaliser (the division then waits for the window's end). Elsewhere each micro-batch is normalised by itself and weighted by
-    its share of the window's pictures.
+    Accumulation (docs/adr/0003-accumulation.md): a window's gradient is that of one true batch where every normaliser is known from the targets
+    (`Task.target_stats`), or where all terms share one normaliser (the division then waits for the window's end). Elsewhere each micro-batch is
+    normalised by itself and weighted by its share of the window's pictures; the rule is applied term by term.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class TrainStep:
         device; summed over ranks it is the loss of the window) and whether the weights moved (float16 may skip a step).
         """
         known = self._window_stats(window)
-        shares = [n / max(sum(pictures), 1) for n in pictures]
+        num_pictures = max(sum(pictures), 1)
         parts: dict[str, Tensor] = {}
         waiting: list[dict[str, Term]] = []  # terms of one shared normaliser, divided at the window's end
         for index, batch in enumerate(window):
@@ -60,40 +63,45 @@ class TrainStep:
                 facts = collectives.max_integers(self.task.facts(batch), self.device)
                 with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
                     terms = self.task.terms(self.net, batch, facts)
-                deferred = len(window) > 1 and not known and len({t.normaliser for t in terms.values()}) == 1
+                deferred = len(window) > 1 and not known and _share_one_normaliser(terms)
                 if deferred:
                     # A mean over pictures keeps float16 gradients in range until the real normaliser is known.
-                    multipliers = {name: torch.full((), 1.0 / sum(pictures), device=self.device) for name in terms}
-                    waiting.append(terms)
+                    multipliers = {name: term.total.new_full((), 1.0 / num_pictures) for name, term in terms.items()}
+                    waiting.append({name: replace(term, total=term.total.detach()) for name, term in terms.items()})
                 else:
-                    multipliers = self._multipliers(terms, known)
-                    if not known:
-                        multipliers = {name: m * shares[index] for name, m in multipliers.items()}
-                loss = sum(terms[name].total * multipliers[name] for name in terms) * self.world_size
-                assert isinstance(loss, Tensor)
+                    multipliers, values = self._multipliers(terms, known, pictures[index] / num_pictures)
+                    _add(parts, terms, multipliers, values)
+                loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in terms]).sum() * self.world_size
                 self.scaler.scale(loss).backward()
-            if not deferred:
-                _add(parts, terms, multipliers)
         if waiting:
-            parts = self._divide_window(waiting, 1.0 / sum(pictures))
+            parts = self._divide_window(waiting, 1.0 / num_pictures)
         return parts, self._move()
 
     def _window_stats(self, window: Sequence[Any]) -> dict[str, Tensor]:
-        """Return global stats by normaliser for the whole window, where the targets alone decide them."""
+        """Return global stats by normaliser for the whole window, where the targets alone decide them, in one all-reduce."""
         if len(window) == 1:
             return {}
         found = [self.task.target_stats(batch) for batch in window]
-        return {name: collectives.sum_(sum(f[name] for f in found).to(self.device)) for name in found[0]}  # type: ignore[union-attr]
+        names = list(found[0])
+        if not names:
+            return {}
+        mine = [torch.stack([f[name].to(self.device) for f in found]).sum(0).reshape(-1) for name in names]
+        return dict(zip(names, collectives.sum_(torch.cat(mine)).split([m.numel() for m in mine]), strict=True))
 
-    def _multipliers(self, terms: Mapping[str, Term], known: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return every term's multiplier from stats summed over ranks, in one all-reduce for all of them."""
+    def _multipliers(self, terms: Mapping[str, Term], known: Mapping[str, Tensor], share: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return every term's multiplier, and the global value of those that report one, from stats summed over ranks in one all-reduce.
+
+        known: the window's stats by normaliser. What is not among them is normalised by this micro-batch and weighted by its `share` of the
+        window.
+        """
         names = [n for n in terms if terms[n].normaliser not in known]
+        pieces = {n: known[t.normaliser] for n, t in terms.items() if n not in names}
         if names:
             summed = collectives.sum_(torch.cat([terms[n].stats for n in names]))
-            pieces = dict(zip(names, summed.split([terms[n].stats.numel() for n in names]), strict=True))
-        else:
-            pieces = {}
-        return {n: t.scale(pieces[n] if n in pieces else known[t.normaliser]) for n, t in terms.items()}
+            pieces |= zip(names, summed.split([terms[n].stats.numel() for n in names]), strict=True)
+        shares = {n: share if n in names else 1.0 for n in terms}
+        multipliers = {n: t.scale(pieces[n]) * shares[n] for n, t in terms.items()}
+        return multipliers, {n: t.value(pieces[n]) * shares[n] / self.world_size for n, t in terms.items() if t.value}
 
     def _divide_window(self, waiting: Sequence[Mapping[str, Term]], provisional: float) -> dict[str, Tensor]:
         """Replace the provisional factor in the accumulated gradients by the one normaliser of the whole window."""
@@ -104,7 +112,7 @@ class TrainStep:
         torch._foreach_mul_(gradients, multiplier / provisional)
         parts: dict[str, Tensor] = {}
         for terms in waiting:
-            _add(parts, terms, dict.fromkeys(terms, multiplier))
+            _add(parts, terms, dict.fromkeys(terms, multiplier), {})
         return parts
 
     def _move(self) -> bool:
@@ -127,8 +135,13 @@ class TrainStep:
         return self.net.no_sync() if hasattr(self.net, "no_sync") else nullcontext()  # type: ignore[operator]
 
 
-def _add(parts: dict[str, Tensor], terms: Mapping[str, Term], multipliers: Mapping[str, Tensor]) -> None:
+def _share_one_normaliser(terms: Mapping[str, Term]) -> bool:
+    """Return whether one number divides the whole loss, so that the division can wait for the end of the window."""
+    return len({t.normaliser for t in terms.values()}) == 1 and all(t.total.dim() == 0 for t in terms.values())
+
+
+def _add(parts: dict[str, Tensor], terms: Mapping[str, Term], multipliers: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     for name, term in terms.items():
         shown = term.report or name
-        value = term.total.detach() * multipliers[name]
+        value = values[name] if name in values else (term.total.detach() * multipliers[name]).sum()
         parts[shown] = parts[shown] + value if shown in parts else value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +16,13 @@ from torch import nn
 from libreyolo.engine import collectives
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import keep_frozen_norms_still
+from libreyolo.engine.generators import seed_process
 from libreyolo.engine.loss_log import LossLog, Reading
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
 from libreyolo.engine.validate import Validation, validate
+from libreyolo.errors import UserError
 from libreyolo.interfaces.events import EpochEnd, StepEnd, ValidationEnd
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.ops.keyed import derive
@@ -77,7 +80,7 @@ class Trainer:
         progress: Progress,
         save: Callable[[EpochSummary], None],
         tell: Callable[[str, Any], None],
-        before_last_validation: Callable[[nn.Module], None] | None = None,
+        before_last_validation: Callable[[nn.Module, int], None] | None = None,
     ) -> None:
         self.net, self.bare, self.ema, self.task, self.step, self.schedule = net, bare, ema, task, step, schedule
         self.train_loader, self.val_loader, self.plan, self.progress = train_loader, val_loader, plan, progress
@@ -88,6 +91,9 @@ class Trainer:
         """Train from `progress` to the end of the plan; return the epochs of this process."""
         while not self._finished():
             self.history.append(self._epoch())
+        if self._out_of_patience():
+            waited = self.progress.epoch - self.progress.best_epoch
+            log.info("No better %s for %d epochs: stopped after epoch %d.", self.task.best_metric, waited, self.progress.epoch)
         return self.history
 
     @property
@@ -101,9 +107,9 @@ class Trainer:
         # From here on the epoch counts as done: a checkpoint must lead to the next one.
         self.progress.epoch, self.progress.step_in_epoch = epoch + 1, 0
         collectives.average_buffers([self.bare, *([self.ema.average] if self.ema else [])])
-        last = self._finished()
+        last = self._at_end()
         if last and self.before_last_validation:
-            self.before_last_validation(self.judged)
+            self.before_last_validation(self.judged, epoch)
         validation = self._validate(epoch, last)
         is_best = self._judge(epoch, validation)
         self.progress.seconds += time.perf_counter() - started
@@ -117,6 +123,7 @@ class Trainer:
         self.net.train()
         keep_frozen_norms_still(self.bare)
         losses, reports = LossLog(self.step.device), _StepReports(self.tell)
+        earlier: Reading | None = None
         num_batches = self.train_loader.steps(epoch)
         self.train_loader.reset_waiting()
         started = time.perf_counter()
@@ -125,17 +132,32 @@ class Trainer:
             self._set_rates()
             parts, moved = self.step(window, pictures)
             self._count(moved)
-            losses.add(parts, sum(pictures))
+            if moved:  # the loss of a step that float16 refused may be infinite
+                losses.add(parts, sum(pictures))
             self.progress.step_in_epoch = done = first + len(window)
             reports.tell_ready()
-            if self.progress.global_step % self.plan.log_interval == 0:
-                reports.add(self._step_event(epoch, done, num_batches, losses, started), losses.read())
+            if moved and self.progress.global_step % self.plan.log_interval == 0:
+                if earlier is not None:  # long on the host by now: reading it makes nobody wait
+                    self._refuse_infinite(earlier, epoch)
+                earlier = losses.read()
+                reports.add(self._step_event(epoch, done, num_batches, losses, started), earlier)
             if self._out_of_steps():
                 break
         final = losses.read()
         reports.add(self._step_event(epoch, self.progress.step_in_epoch, num_batches, losses, started), final)
         reports.tell_all()
+        self._refuse_infinite(final, epoch)
         return final.wait()
+
+    def _refuse_infinite(self, reading: Reading, epoch: int) -> None:
+        """Raise where a loss is not finite. The means are those over all ranks, so they leave together; the last checkpoint stays as it is."""
+        bad = {name: value for name, value in reading.wait().items() if not math.isfinite(value)}
+        if bad:
+            shown = ", ".join(f"{name} {value}" for name, value in bad.items())
+            raise UserError(
+                f"The loss is not finite in epoch {epoch + 1}, by optimiser step {self.progress.global_step} ({shown}); the checkpoints hold the "
+                "epochs before it: try a lower lr0, clip_max_norm=10, or amp=false."
+            )
 
     def _windows(self, epoch: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield (index of the first micro-batch, micro-batches) for every optimiser step; the last window may be short."""
@@ -143,8 +165,8 @@ class Trainer:
         window: list[Any] = []
         for batch in self.train_loader.epoch(epoch, start_step=first):
             if not window:
-                # Dropout and the like draw from a generator that is a function of the place, so a resumed run repeats them.
-                torch.manual_seed(derive(self.plan.seed, "step", epoch, first, collectives.rank()))
+                # Dropout and the like draw from generators that are a function of the place, so a resumed run repeats them; no two ranks share them.
+                seed_process(derive(self.plan.seed, "step", epoch, first, collectives.rank()))
             window.append(batch)
             if len(window) == self.plan.accumulate:
                 yield first, window
@@ -176,13 +198,11 @@ class Trainer:
         return validate(self.judged, self.task, self.val_loader, device=step.device, amp_dtype=step.amp_dtype, with_loss=self.plan.val_loss)
 
     def _judge(self, epoch: int, validation: Validation | None) -> bool:
-        """Return whether this epoch is the best so far, and remember it. Without any validation the newest epoch is the best."""
-        if validation is None:
-            return self.progress.best_value is None
-        value = validation.metrics[self.task.best_metric]
-        if not self.progress.better(value):
+        """Return whether this epoch is the best so far, and remember it."""
+        if validation is None or not self.progress.better(validation.metrics[self.task.best_metric]):
             return False
-        self.progress.best_value, self.progress.best_epoch = value, epoch + 1
+        self.progress.best_value, self.progress.best_epoch = validation.metrics[self.task.best_metric], epoch + 1
+        self.progress.best_metrics = dict(validation.metrics)
         return True
 
     def _record(self, summary: EpochSummary) -> None:
@@ -198,7 +218,7 @@ class Trainer:
         row: dict[str, Any] = {
             "epoch": summary.epoch + 1,
             "time": round(summary.seconds, 3),
-            "train/loss": sum(summary.losses.values()),
+            "train/loss": sum(summary.losses.values()) if summary.losses else None,
             "validated": summary.validation is not None,
             "is_best": summary.is_best,
             "current_metric": metrics.get(name),
@@ -230,18 +250,23 @@ class Trainer:
     def _out_of_steps(self) -> bool:
         return self.plan.max_steps is not None and self.progress.global_step + self.progress.skipped_steps >= self.plan.max_steps
 
+    def _at_end(self) -> bool:
+        """Return whether the plan ends here: the last epoch, or the last step."""
+        return self.progress.epoch >= self.plan.epochs or self._out_of_steps()
+
+    def _out_of_patience(self) -> bool:
+        """Return whether the newest validation was one too many without a better metric. Only a validation can end a run."""
+        done, best, interval = self.progress.epoch, self.progress.best_epoch, self.plan.eval_interval
+        judged = self.val_loader is not None and interval > 0 and done % interval == 0
+        return bool(self.plan.patience and best and judged and done - best >= self.plan.patience)
+
     def _finished(self) -> bool:
-        """Return whether training ends here; a pure function of what all ranks know, so they leave together."""
-        done = self.progress.epoch
-        if done >= self.plan.epochs or (self.plan.stop_after_epoch is not None and done >= self.plan.stop_after_epoch):
-            return True
-        if self._out_of_steps():
-            return True
-        waited = done - self.progress.best_epoch
-        if self.plan.patience and self.progress.best_epoch and waited >= self.plan.patience:
-            log.info("No better %s for %d epochs: stopping after epoch %d.", self.task.best_metric, waited, done)
-            return True
-        return False
+        """Return whether training ends here; a pure function of what all ranks know, so they leave together.
+
+        `stop_after_epoch` interrupts: nothing happens that an unbroken run would not do at that epoch.
+        """
+        stop = self.plan.stop_after_epoch
+        return self._at_end() or (stop is not None and self.progress.epoch >= stop) or self._out_of_patience()
 
 
 class _StepReports:

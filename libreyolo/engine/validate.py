@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import nn
 from libreyolo.engine import collectives
 from libreyolo.interfaces.metric import Metric
 from libreyolo.interfaces.task import Loader, Task
+from libreyolo.interfaces.term import Term
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def validate(
     was_training = net.training
     net.eval()
     metric, clock = task.metric(), _Clock(device)
-    losses: dict[str, torch.Tensor] = {}
+    losses: dict[str, _Sums] = {}
     try:
         clock.lap("preprocess")
         for batch in loader.epoch(0):
@@ -59,6 +60,14 @@ def validate(
     if with_loss:
         metrics |= _global_losses(losses, device)
     return Validation(metrics, metric if states is not None else None)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """A term's sums [K] and stats over the pictures so far, in one tensor, and the term that says how to put them together."""
+
+    sums: torch.Tensor
+    term: Term
 
 
 class _Clock:
@@ -87,18 +96,28 @@ def _speed(seconds: list[dict[str, float]], images: int) -> dict[str, float]:
     return row | {"speed/total_ms": sum(row.values()), "speed/total_s": total, "speed/images_seen": float(images)}
 
 
-def _add_losses(losses: dict[str, torch.Tensor], task: Task, net: nn.Module, batch: Any) -> None:
-    """Add up each term's sum and its stats; they are divided once, at the end, over all pictures."""
+def _add_losses(losses: dict[str, _Sums], task: Task, net: nn.Module, batch: Any) -> None:
+    """Add up each term's sums and its stats; they are put together once, at the end, over all pictures."""
     for name, term in task.terms(net, batch, task.facts(batch)).items():
-        value = torch.cat([term.total.detach().float().reshape(1), term.scale(term.stats).reshape(1).reciprocal()])
-        losses[name] = losses[name] + value if name in losses else value
+        found = _Sums(torch.cat([term.total.detach().reshape(-1).to(term.stats.dtype), term.stats]), term)
+        losses[name] = replace(found, sums=losses[name].sums + found.sums) if name in losses else found
 
 
-def _global_losses(losses: dict[str, torch.Tensor], device: torch.device) -> dict[str, float]:
-    """Return `val/<term>_loss`: the sum of totals over the sum of normalisers, over all ranks."""
-    every = collectives.broadcast_object(sorted(losses))
-    if not every:
+def _global_losses(losses: dict[str, _Sums], device: torch.device) -> dict[str, float]:
+    """Return `val/<report>_loss`: every value over all pictures and ranks, terms of one report added. Rank 0 has a picture if any rank has."""
+    lengths = collectives.broadcast_object([(name, losses[name].sums.numel()) for name in sorted(losses)])
+    if not lengths:
         return {}
-    table = torch.stack([losses.get(n, torch.zeros(2, device=device)).to(device) for n in every])
-    sums = collectives.sum_(table).tolist()
-    return {f"val/{name}_loss": total / count if count > 0 else 0.0 for name, (total, count) in zip(every, sums, strict=True)}
+    mine = [losses[n].sums.to(device) if n in losses else torch.zeros(length, device=device) for n, length in lengths]
+    sums = collectives.sum_(torch.cat(mine)).split([length for _, length in lengths])
+    found: dict[str, float] = {}
+    for (name, _), summed in zip(lengths, sums, strict=True) if losses else ():
+        term = losses[name].term
+        column = f"val/{term.report or name}_loss"
+        found[column] = found.get(column, 0.0) + _value(term, summed)
+    return collectives.broadcast_object(found)
+
+
+def _value(term: Term, sums: torch.Tensor) -> float:
+    totals, stats = sums.split([term.total.numel(), term.stats.numel()])
+    return float(term.value(stats)) if term.value else float((totals * term.scale(stats).reshape(-1)).sum())

@@ -18,7 +18,8 @@ class ConvBNAct(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, groups=groups, bias=False)
         self.bn = nn.BatchNorm2d(out_channels, eps=BN_EPS, momentum=BN_MOMENTUM)
-        self.act: nn.Module = nn.SiLU(inplace=True) if act else nn.Identity()
+        # Not in place: SiLU's backward needs its input, so in place torch would copy every activation first.
+        self.act: nn.Module = nn.SiLU() if act else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.act(self.bn(self.conv(x))))
@@ -31,7 +32,7 @@ class RepConv(nn.Module):
         super().__init__()
         self.conv1 = ConvBNAct(in_channels, out_channels, 3, act=False)
         self.conv2 = ConvBNAct(in_channels, out_channels, 1, act=False)
-        self.act = nn.SiLU(inplace=True)
+        self.act = nn.SiLU()
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.act(self.conv1(x) + self.conv2(x)))

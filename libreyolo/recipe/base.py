@@ -20,6 +20,9 @@ def key(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
+
+
 @dataclass
 class Recipe:
     """Arguments that every task and family shares."""
@@ -120,6 +123,11 @@ class Recipe:
         checks.one_of("amp_dtype", self.amp_dtype, ("auto", "bfloat16", "float16"))
         checks.one_of("backend", self.backend, (None, "nccl", "gloo"))
         checks.one_of("cache", self.cache, (False, "ram", "disk"))
+        for logger in self.loggers:
+            checks.one_of("loggers", logger, LOGGERS)
+        checks.selection("freeze", self.freeze)
+        if not isinstance(self.resume, (bool, str)):
+            raise UserError(f"resume={self.resume} must be true, false, auto, or the path of a run or checkpoint.")
         self._check_contradictions()
 
     def _check_contradictions(self) -> None:

@@ -15,7 +15,9 @@ def in_range(name: str, value: float, low: float, high: float, *, hint: str = ""
 
 
 def at_least(name: str, value: float, low: float, *, hint: str = "") -> None:
-    """Raise unless value >= low."""
+    """Raise unless value >= low and finite."""
+    if value == float("inf"):
+        raise UserError(f"{name}={value} must be a finite number.")
     if not value >= low:
         raise UserError(f"{name}={value} is too small: it must be {low:g} or more.{hint}")
 
@@ -49,6 +51,14 @@ def image_size(value: Any) -> int | list[int]:
 def image_hw(imgsz: int | Sequence[int]) -> tuple[int, int]:
     """Return (height, width) of a checked `imgsz`."""
     return (imgsz, imgsz) if isinstance(imgsz, int) else (int(imgsz[0]), int(imgsz[1]))
+
+
+def selection(name: str, value: Any) -> None:
+    """Raise unless value is null (or false), a count, a name, or a list of names and numbers."""
+    entries = value if isinstance(value, list) else [value]
+    if value is None or value is False or all(isinstance(e, str) or (type(e) is int and e >= 0) for e in entries):
+        return
+    raise UserError(f"{name}={value} must be a number of parts (10), a name (backbone), a list of names or part numbers, or null.")
 
 
 def on_stride(imgsz: int | Sequence[int], stride: int) -> None:

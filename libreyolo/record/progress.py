@@ -80,6 +80,8 @@ class ProgressListener(Listener):
 
     def on_exception(self, event: TrainFailed) -> None:
         self._stop()
+        if isinstance(event.error, SystemExit):
+            return  # whoever ended this rank says so
         log.info("Training stopped by %s; what it left is in %s", type(event.error).__name__, event.run_dir)
 
     def _stop(self) -> None:

@@ -34,7 +34,7 @@ def test_fresh_heads_start_from_the_class_prior_and_box_bias_of_one() -> None:
 def test_tower_width_follows_the_classes_it_was_made_for_and_infer_reads_it_back(size: str, nc: int, tower_classes: int | None, width: int) -> None:
     net = on_meta(size, nc, tower_classes=tower_classes)
     assert net.get_parameter("head.cv3.0.0.conv.weight").shape[0] == width
-    assert infer(net.state_dict()) == {"size": size, "nc": nc, "tower_classes": tower_classes, "aux": False}
+    assert infer(net.state_dict()) == {"size": size, "nc": nc, "tower_classes": width, "aux": False}
 
 
 def test_class_layers_are_exactly_what_depends_on_the_class_count() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from libreyolo.models.yolo9.decode import decode, detect
 from libreyolo.models.yolo9.loss import YOLO9Loss
-from libreyolo.models.yolo9.network import STRIDES, YOLO9, YOLO9Output, build, infer
+from libreyolo.models.yolo9.network import STRIDES, YOLO9, YOLO9Output, build, infer, tower_width
 from tests.family.batches import detection_batch
 from tests.family.parity import compare
 from tests.family.parity.fill import CROWDED, TARGETS, fill, pictures
@@ -43,7 +43,7 @@ def test_infer_reads_the_arguments_of_build_from_shapes(size: str) -> None:
         state = {
             name: torch.empty([int(side) for side in shape.split("x") if side != "scalar"]) for name, shape in compare.recorded_keys(f"yolo9-{size}")
         }
-    assert infer(state) == {"size": size, "nc": 80, "tower_classes": None, "aux": True}
+    assert infer(state) == {"size": size, "nc": 80, "tower_classes": tower_width(size, 80), "aux": True}
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -14,8 +14,9 @@ from libreyolo.interfaces.input import InputSpec
 def letterbox_geometry(hw: tuple[int, int], imgsz: tuple[int, int], spec: InputSpec) -> tuple[tuple[int, int], tuple[float, float, float, float]]:
     """Return the size a picture is resized to and (sx, sy, tx, ty) with x_input = sx * x_original + tx.
 
-    "letterbox": the larger zoom that fits, sides cut down to whole pixels (at least 1); "stretch": the input's size. The scales are those
-    of the resized picture, new side / old side, which differ from the common zoom by the cut fraction of a pixel.
+    "letterbox": the larger zoom that fits, sides cut down to whole pixels (at least 1); "stretch": the input's size. A letterbox's scales
+    are both the zoom, although the cut side was resized by less (under one input pixel at its far end): so published weights were trained
+    and are decoded, and their boxes must come out the same here.
     """
     h, w = hw
     if spec.resize == "stretch":
@@ -24,7 +25,7 @@ def letterbox_geometry(hw: tuple[int, int], imgsz: tuple[int, int], spec: InputS
     # The side that fits exactly must not lose a pixel to rounding: 131 * (160 / 131) may be 159.99999999999997.
     new_h, new_w = (min(limit, max(1, int(side * zoom + 1e-6))) for side, limit in zip(hw, imgsz, strict=True))
     top, left = ((imgsz[0] - new_h) // 2, (imgsz[1] - new_w) // 2) if spec.pad_position == "center" else (0, 0)
-    return (new_h, new_w), (new_w / w, new_h / h, float(left), float(top))
+    return (new_h, new_w), (zoom, zoom, float(left), float(top))
 
 
 def letterbox(image: np.ndarray, imgsz: tuple[int, int], spec: InputSpec) -> tuple[np.ndarray, tuple[float, float, float, float]]:

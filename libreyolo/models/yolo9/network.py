@@ -56,8 +56,9 @@ def accepts(state: Mapping[str, Tensor]) -> bool:
 
 
 def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the arguments of `build` that make a network for exactly these tensors: size, nc, tower_classes (None where nc
-    says it) and aux.
+    """Return the arguments of `build` that make a network for exactly these tensors: size, nc, tower_classes and aux.
+
+    tower_classes is always said, so that a fine-tune to another class count keeps the towers.
 
     Reads names and shapes alone. Raises UserError naming the first tensor that is missing, of another shape, or not part of the network.
     """
@@ -67,10 +68,9 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     sizes = [size for size, w in WIDTHS.items() if (w.stem[0], w.stage1) == stem]
     if not sizes:
         raise UserError(f"These weights are not yolo9: no size has {stem[0]} channels in backbone.conv0 and {stem[1]} after backbone.elan1.")
-    tower_classes = None if tower == tower_width(sizes[0], nc) else tower
     aux = any(name.startswith("aux") for name in state)
-    _compare(state, build_on_meta(sizes[0], nc, tower_classes, aux).state_dict())
-    return {"size": sizes[0], "nc": nc, "tower_classes": tower_classes, "aux": aux}
+    _compare(state, build_on_meta(sizes[0], nc, tower, aux).state_dict())
+    return {"size": sizes[0], "nc": nc, "tower_classes": tower, "aux": aux}
 
 
 def tower_width(size: str, classes: int) -> int:

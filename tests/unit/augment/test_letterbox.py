@@ -117,7 +117,7 @@ def test_a_constant_picture_stays_constant(filter):
 def test_geometry_cuts_the_short_side_and_keeps_the_long_one():
     new_hw, to_input = letterbox_geometry((97, 131), (160, 160), InputSpec())
     assert new_hw == (118, 160)  # 97 * 160 / 131 = 118.47
-    assert to_input == pytest.approx((160 / 131, 118 / 97, 0, 0))
+    assert to_input == pytest.approx((160 / 131, 160 / 131, 0, 0))
     new_hw, to_input = letterbox_geometry((97, 131), (160, 160), InputSpec(pad_position="center"))
     assert to_input[2:] == (0, 21)
     assert letterbox_geometry((100, 40), (64, 96), InputSpec(resize="stretch")) == ((64, 96), (96 / 40, 64 / 100, 0, 0))

@@ -1,0 +1,105 @@
+"""Where a training step's time goes on one GPU: host and device time of the parts, and the kernels that cost most.
+
+python benchmarks/step_profile.py --data bccd/data.yaml --model yolo9s --batch 16 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from libreyolo import build, schema
+from libreyolo.assembly import assembly_for
+from libreyolo.assembly.parts import Seat
+from libreyolo.engine.progress import Progress
+
+
+def prepared(model: str, data: Path, batch: int, workers: int) -> build.Training:
+    """Return a training that is ready to step."""
+    family, size = schema.model_names()[model]
+    recipe = schema.resolve(family, size, {"data": str(data), "batch": batch, "workers": workers, "cache": "ram", "val": False})
+    assembly = assembly_for(family)(family, recipe, family.input, Path.cwd())
+    net = build.training_network(family, recipe, len(assembly.names), build.Start(None, {}, "random weights"))
+    seat = Seat(0, 1, 1, torch.device("cuda:0"))
+    nothing = Progress()
+    return build.training(family, recipe, assembly, net, seat, progress=nothing, save=lambda summary: None, tell=lambda name, event: None)
+
+
+def measure(model: str, data: Path, batch: int, workers: int, steps: int) -> str:
+    """Return one paragraph: milliseconds with the loader and without it, and the profile's tables."""
+    training = prepared(model, data, batch, workers)
+    trainer = training.trainer
+    step, loader = trainer.step, trainer.train_loader
+    trainer.net.train()
+    batches = []
+    for held in loader.epoch(0):
+        batches.append(held)
+        if len(batches) == 4:
+            break
+
+    def one(index: int) -> None:
+        step([batches[index % len(batches)]], [batch])
+        if training.ema:
+            training.ema.update(training.bare)
+
+    for index in range(8):
+        one(index)
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for index in range(steps):
+        one(index)
+    issued = time.perf_counter() - started
+    torch.cuda.synchronize()
+    alone = time.perf_counter() - started
+    seen, started = 0, time.perf_counter()
+    loader.reset_waiting()
+    for epoch in range(1, 50):
+        for held in loader.epoch(epoch):
+            step([held], [batch])
+            seen += 1
+            if seen == steps:
+                break
+        if seen >= steps:
+            break
+    torch.cuda.synchronize()
+    whole = time.perf_counter() - started
+    waited = loader.waiting_seconds
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
+        for index in range(3):
+            one(index)
+        torch.cuda.synchronize()
+    averages = prof.key_averages()
+    kernels = sum(e.count for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / 3
+    busy = sum(e.self_device_time_total for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / 3e3
+    training.close()
+    lines = [
+        f"## {model}, batch {batch}",
+        f"step alone {1e3 * alone / steps:.1f} ms ({batch * steps / alone:.0f} images/s), host needs {1e3 * issued / steps:.1f} ms to issue it",
+        f"with the loader {1e3 * whole / steps:.1f} ms ({batch * steps / whole:.0f} images/s), of it waiting {1e3 * waited / steps:.1f} ms",
+        f"{kernels:.0f} kernels a step, device busy {busy:.1f} ms, peak memory {torch.cuda.max_memory_reserved() / 1e9:.1f} GB",
+        averages.table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=60),
+        averages.table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=60),
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", default="yolo9s")
+    parser.add_argument("--batch", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=20)
+    chosen = parser.parse_args(arguments)
+    for batch in chosen.batch:
+        print(measure(chosen.model, chosen.data, batch, chosen.workers, chosen.steps), flush=True)
+        torch.cuda.reset_peak_memory_stats()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Hydra's side of run directories and sweeps: where a job's files go, what is refused before Hydra writes, what a sweep says at its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+
+import launch
+from launch import restart, rundir
+from libreyolo import resume
+from libreyolo.errors import UserError
+from libreyolo.place import Place
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FailedJob:
+    """A job of a sweep that ended by an exception."""
+
+    number: int
+    overrides: list[str]
+    error: BaseException
+    directory: Path
+
+
+@dataclass
+class _Process:
+    """What this process has settled so far; Hydra asks for a directory many times, and one run has one."""
+
+    run_dir: Path | None = None
+    restarted: bool = False
+    sweep_dir: Path | None = None
+    num_jobs: int = 0
+    failed: list[FailedJob] = field(default_factory=list)
+
+
+_process = _Process()
+
+
+def register() -> None:
+    """Register the resolvers of `hydra.run.dir` and `hydra.sweep.dir`, and forget what an earlier run of this process settled."""
+    global _process
+    _process = _Process()
+    OmegaConf.register_new_resolver("run_dir", _run_dir, replace=True)
+    OmegaConf.register_new_resolver("sweep_dir", _sweep_dir, replace=True)
+
+
+def place_of(run_dir: Path, cwd: Path) -> Place:
+    """Return where a job of this process trains."""
+    return Place(cwd, run_dir, restarted=_process.restarted and run_dir == _process.run_dir)
+
+
+def summary() -> str | None:
+    """Return what to say after a sweep in which jobs failed: one line for each. None where none did, or where jobs ran in other processes."""
+    failed = _process.failed
+    if not failed:
+        return None
+    lines = [f"{len(failed)} of {_process.num_jobs} jobs failed:"]
+    for job in failed:
+        first_line = (str(job.error).splitlines() or [""])[0]
+        said = first_line if launch.is_one_sentence(job.error) else f"{type(job.error).__name__}: {first_line}"
+        lines.append(f"  job {job.number} ({' '.join(job.overrides)}): {said}  [{job.directory / 'train.log'}]")
+    return "\n".join(lines)
+
+
+class HydraRuns(Callback):
+    """Called by Hydra around runs and jobs (conf/config.yaml). Hydra turns a callback's exceptions into warnings, so a refusal is a SystemExit."""
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a chosen directory that holds a run, before Hydra writes its own files into it."""
+        environment = launch.detect(os.environ)
+        if environment is not None and environment.rank != 0:
+            return
+        try:
+            _take_chosen_directory(config, Path(str(config.hydra.run.dir)).absolute())
+        except (UserError, launch.LaunchError) as error:
+            sys.exit(str(error))
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Settle one sweep directory for all jobs, in whatever process they run, and say what a sweep over devices means."""
+        directory = Path(str(config.hydra.sweep.dir)).absolute()
+        holding = sorted(d for d in directory.glob("*") if rundir.is_run(d)) if directory.is_dir() else []
+        if holding and not config.exist_ok:
+            sys.exit(
+                f"{directory} already holds the runs of a sweep, which would be overwritten: choose another hydra.sweep.dir or say exist_ok=true."
+            )
+        # A job's configuration is composed afresh from these; the resolver would make another directory in another process.
+        with read_write(config), open_dict(config):
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{_escaped(str(directory))}'")
+        note = _sweep_over_devices(list(config.hydra.overrides.task))
+        if note:
+            log.warning("%s", note)
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Remember how the job ended, for the summary of a sweep."""
+        _process.num_jobs += 1
+        if job_return.status == JobStatus.FAILED and OmegaConf.select(config, "hydra.job.num") is not None:
+            directory = Path(str(config.hydra.runtime.output_dir))
+            error = job_return._return_value
+            _process.failed.append(FailedJob(int(config.hydra.job.num), list(job_return.overrides or []), error, directory))
+
+
+def _run_dir(wish: Any, project: str) -> str:
+    if _process.run_dir is None:
+        _process.run_dir = _settle_run_directory(wish, Path(project).absolute())
+    return str(_process.run_dir)
+
+
+def _settle_run_directory(wish: Any, project: Path) -> Path:
+    """Return the directory for Hydra's files: the resumed run's own, that of the run which torchrun restarts, or a new one."""
+    found = resume.find_checkpoint(wish, project, Path.cwd())
+    if found is not None:
+        return resume.run_dir_of(found).absolute()
+    earlier = restart.restart_directory(os.environ, project)
+    if earlier is not None:
+        _process.restarted = True
+        return earlier.absolute()
+    directory = rundir.new_time_directory(project, datetime.now())
+    restart.remember(os.environ, project, directory)
+    return directory
+
+
+def _sweep_dir(project: str) -> str:
+    if _process.sweep_dir is None:
+        _process.sweep_dir = rundir.new_time_directory(Path(project).absolute(), datetime.now())
+    return str(_process.sweep_dir)
+
+
+def _take_chosen_directory(config: DictConfig, directory: Path) -> None:
+    """Check a directory that the user chose (hydra.run.dir=...); nothing to do for one that the resolver settled."""
+    if directory == _process.run_dir:
+        return
+    project = Path(str(config.project)).absolute()
+    found = resume.find_checkpoint(config.resume, project, Path.cwd())
+    if found is not None:
+        old = resume.run_dir_of(found).absolute()
+        if old != directory:
+            raise UserError(f"resume goes on in {old}, but hydra.run.dir={directory} names another directory: leave hydra.run.dir out.")
+        return
+    earlier = restart.restart_directory(os.environ, project)
+    _process.run_dir, _process.restarted = directory, earlier is not None and earlier.absolute() == directory
+    if not _process.restarted:
+        rundir.refuse_run(directory, exist_ok=bool(config.exist_ok))
+        restart.remember(os.environ, project, directory)
+
+
+def _sweep_over_devices(overrides: Sequence[str]) -> str | None:
+    """Return what `-m device=0,1` means, None where `device` is not swept."""
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        if override.key_or_group == "device" and override.is_discrete_sweep():
+            values = list(override.sweep_string_iterator())
+            jobs = ", ".join(f"job {number}: device {value}" for number, value in enumerate(values))
+            return (
+                f"-m device={','.join(values)} is a sweep: {len(values)} jobs with one device each ({jobs}). "
+                f"For one job on all of them write 'device=[{','.join(values)}]'."
+            )
+    return None
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"(\\*)'", r"\1\1\\'", text)

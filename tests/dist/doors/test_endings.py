@@ -1,0 +1,136 @@
+"""How trainings of two ranks end: by a failure of one rank, by a signal, by a kill of the parent, early, or by a callback."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import psutil
+import pytest
+import torch
+
+from tests.dist.doors.conftest import LIKE_TRAIN_PY, SMALL, TRAIN, Workplace, epochs_in, words
+from tests.dist.launch.conftest import alive, until
+
+pytestmark = pytest.mark.slow
+
+RAISES_IN_EPOCH_2 = """
+whole_epoch = trainer.Trainer._train_epoch
+def failing(self, epoch):
+    if epoch == 1 and RANK == "1":
+        print("rank 1 read its last picture", flush=True)
+        {fault}
+    return whole_epoch(self, epoch)
+trainer.Trainer._train_epoch = failing
+"""
+WAITS = """
+import threading
+def wait(*arguments, **settings):
+    Path(f"waiting-{RANK}").touch()
+    threading.Event().wait()
+"""
+WAITS_IN_EPOCH_2 = WAITS + """
+whole_epoch = trainer.Trainer._train_epoch
+trainer.Trainer._train_epoch = lambda self, epoch: whole_epoch(self, epoch) if epoch == 0 else wait()
+"""
+WAITS_IN_VALIDATION = WAITS + """
+trainer.validate = wait
+"""
+
+
+def started(workplace: Workplace, patch: str, **changes: object):
+    script = workplace.script(LIKE_TRAIN_PY.format(patch=patch))
+    return workplace.start(script, *words(**{"data": "data/data.yaml", "nproc": 2, "epochs": 3, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        ("raise KeyError('5.png')", "rank 1 raised KeyError: '5.png'"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "rank 1 was killed by signal 9 (SIGKILL)"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_job_with_its_cause_and_last_lines(workplace, fault, cause):
+    ended = started(workplace, RAISES_IN_EPOCH_2.format(fault=fault)).end()
+    assert ended.code == 1
+    last = ended.err[ended.err.index(cause) :]
+    assert "rank 1 read its last picture" in last
+    assert "gloo" not in ended.err.lower()  # what rank 0 sees of it is not the cause
+    (run_dir,) = workplace.runs
+    assert epochs_in(run_dir) == [1]
+    assert cause in (run_dir / "train.log").read_text()
+    assert workplace.temporary == []
+
+
+@pytest.mark.parametrize(
+    ("where", "number", "code", "line"),
+    [
+        (WAITS_IN_EPOCH_2, signal.SIGINT, 130, "Interrupted: ending 2 processes"),
+        (WAITS_IN_VALIDATION, signal.SIGINT, 130, "Interrupted: ending 2 processes"),
+        (WAITS_IN_EPOCH_2, signal.SIGTERM, 143, "Terminated: ending 2 processes"),
+    ],
+    ids=["Ctrl-C in training", "Ctrl-C in validation", "SIGTERM in training"],
+)
+def test_a_signal_to_the_parent_ends_everything_with_one_line(workplace, where, number, code, line):
+    job = started(workplace, where, workers=1)
+    job.until(lambda: len(list(workplace.folder.glob("waiting-*"))) == 2, "both ranks wait")
+    job.process.send_signal(number)
+    ended = job.end(seconds=60)
+    assert ended.code == code
+    said = ended.err.strip().splitlines()
+    assert said[-1] == line and "Traceback" not in ended.err
+    assert [text for text in said if "rrupted" in text or "rminated" in text or "stopped" in text] == [line]
+    assert workplace.temporary == []
+    if where is WAITS_IN_EPOCH_2:
+        content = torch.load(workplace.runs[0] / "weights" / "last.pt", weights_only=True)
+        assert content["progress"]["epoch"] == 1
+        assert json.loads((workplace.runs[0] / "status.json").read_text())["state"] == "interrupted"
+
+
+def test_ctrl_c_in_one_process_is_one_line_and_130(workplace):
+    job = started(workplace, WAITS_IN_EPOCH_2, nproc="null")
+    job.until((workplace.folder / "waiting-parent").exists, "the second epoch")
+    job.process.send_signal(signal.SIGINT)
+    ended = job.end(seconds=60)
+    assert ended.code == 130
+    assert "Traceback" not in ended.err
+    assert ended.err.strip().splitlines()[-1].startswith("Training stopped by KeyboardInterrupt; what it left is in")
+
+
+def test_ranks_leave_by_themselves_when_the_parent_is_killed(workplace):
+    job = started(workplace, WAITS_IN_EPOCH_2, workers=1)
+    job.until(lambda: len(list(workplace.folder.glob("waiting-*"))) == 2, "both ranks wait")
+    ranks = [child.pid for child in psutil.Process(job.process.pid).children(recursive=True)]
+    assert len(ranks) >= 4  # two ranks with a loader worker each
+    job.process.kill()
+    until(lambda: not alive(ranks), "the end of the ranks", 30)
+
+
+def test_an_early_stop_ends_all_ranks_at_the_same_epoch(workplace):
+    ended = workplace.run(TRAIN, *words(data="data/data.yaml", nproc=2, epochs=10, patience=1, lr0=0.0, warmup_epochs=0))
+    assert ended.code == 0, ended.err
+    assert epochs_in(workplace.runs[0]) == [1, 2]  # the metric of weights that stand still never improves
+    assert "stopping after epoch 2" in (workplace.runs[0] / "train.log").read_text()
+
+
+CALLBACK = """
+class Careless:
+    def on_epoch_end(self, event):
+        raise RuntimeError("no room on the wall")
+"""
+SCRIPT = """
+import json, sys
+from careless import Careless
+from libreyolo import LibreYOLO
+if __name__ == "__main__":
+    LibreYOLO("yolo9t").train(data="data/data.yaml", nproc=2, callbacks=[Careless()], **json.loads(sys.argv[1]))
+"""
+
+
+def test_a_callback_that_raises_ends_every_rank_and_is_named(workplace):
+    workplace.script(CALLBACK, "careless.py")
+    ended = workplace.run(workplace.script(SCRIPT), json.dumps(SMALL))
+    assert ended.code == 1
+    assert "rank 0 raised RuntimeError: no room on the wall" in ended.err
+    assert "Careless.on_epoch_end raised RuntimeError: no room on the wall" in ended.err
+    assert workplace.temporary == []

@@ -1,0 +1,100 @@
+"""SyncBatchNorm beside plain BatchNorm on the concatenated batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from libreyolo.engine import collectives
+from libreyolo.engine.batchnorm import SyncBatchNorm, synchronise
+
+
+@dataclass(frozen=True)
+class Norm:
+    """One comparison. sizes: pictures of each rank."""
+
+    sizes: tuple[int, ...] = (3, 5)
+    momentum: float | None = 0.1
+    affine: bool = True
+    track: bool = True
+    training: bool = True
+    flat: bool = False  # [B, C] instead of [B, C, H, W]
+    offset: float = 2.0  # how far the mean is from 0
+    dtype: torch.dtype = torch.float64
+
+
+def gaps(case: Norm) -> dict[str, float]:
+    """Return the largest absolute difference of forward, input gradient, parameter gradients and buffers, over ranks and two steps."""
+    found: dict[str, float] = {}
+    whole_norm, shared_norm = _norm(case), synchronise(nn.Sequential(_norm(case)))[0]
+    assert isinstance(shared_norm, SyncBatchNorm)
+    assert list(shared_norm.state_dict()) == list(whole_norm.state_dict())
+    rank, world_size = collectives.rank(), collectives.world_size()
+    for step in range(2):
+        x, pull = _inputs(case, step)
+        sizes = list(case.sizes[:world_size]) if world_size > 1 else [len(x)]
+        own = x.split(sizes)[rank].clone().requires_grad_()
+        whole = x.clone().requires_grad_()
+        (whole_norm(whole) * pull).sum().backward()
+        result = shared_norm(own)
+        (result * pull.split(sizes)[rank]).sum().backward()
+        assert whole.grad is not None and own.grad is not None
+        with torch.no_grad():
+            expected = _norm_of(whole_norm, x, case)
+            pairs: dict[str, tuple[Tensor, Tensor]] = {
+                "forward": (result, expected.split(sizes)[rank]),
+                "input gradient": (own.grad, whole.grad.split(sizes)[rank]),
+            }
+            for (name, mine), (_, theirs) in zip(shared_norm.named_parameters(), whole_norm.named_parameters(), strict=True):
+                pairs[f"{name} gradient"] = (collectives.sum_(mine.grad.clone()), theirs.grad)  # what DDP adds up
+            for (name, mine), (_, theirs) in zip(shared_norm.named_buffers(), whole_norm.named_buffers(), strict=True):
+                pairs[name] = (mine, theirs)
+        for name, (mine, theirs) in pairs.items():
+            found[name] = max(found.get(name, 0.0), float((mine - theirs).abs().max()))
+        shared_norm.zero_grad(), whole_norm.zero_grad()
+    return _largest_over_ranks(found)
+
+
+def _norm(case: Norm) -> nn.Module:
+    kind = nn.BatchNorm1d if case.flat else nn.BatchNorm2d
+    norm = kind(4, momentum=case.momentum, affine=case.affine, track_running_stats=case.track).to(case.dtype)
+    if case.affine:
+        with torch.no_grad():
+            norm.weight.copy_(torch.tensor([0.5, 1.0, 2.0, -1.0]))
+            norm.bias.copy_(torch.tensor([0.0, 1.0, -1.0, 0.3]))
+    return norm.train(case.training)
+
+
+def _norm_of(norm: nn.Module, x: Tensor, case: Norm) -> Tensor:
+    """Return the forward of plain BatchNorm without another update of its statistics."""
+    use_running = not case.training and case.track
+    mean, var = (norm.running_mean, norm.running_var) if use_running else (None, None)
+    return nn.functional.batch_norm(x, mean, var, norm.weight, norm.bias, training=not use_running, eps=norm.eps)
+
+
+def _inputs(case: Norm, step: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(step)
+    shape = (sum(case.sizes), 4) if case.flat else (sum(case.sizes), 4, 3, 2)
+    channel = torch.arange(4, dtype=torch.float64).reshape(1, 4, *[1] * (len(shape) - 2))
+    x = torch.randn(shape, generator=draw, dtype=torch.float64) * (1 + channel) + case.offset * (1 + channel)
+    return x.to(case.dtype), torch.randn(shape, generator=draw, dtype=torch.float64).to(case.dtype)
+
+
+def _largest_over_ranks(found: dict[str, float]) -> dict[str, float]:
+    table = collectives.gather_objects(found)
+    return {name: max(f[name] for f in table) for name in found} if table else {}
+
+
+def averaged_buffers() -> list[tuple[dict[str, Tensor], dict[str, Tensor]]] | None:
+    """Return every rank's buffers before and after averaging, for a net that saw dark pictures on rank 0 and bright ones on rank 1."""
+    net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
+    with torch.no_grad():
+        net[0].weight.fill_(1.0), net[0].bias.fill_(0.0)
+    net(torch.full((4, 1, 3, 3), float(10 * collectives.rank())) + torch.linspace(0, 1, 9).reshape(1, 1, 3, 3))
+    before: Any = {n: b.clone() for n, b in net.named_buffers()}
+    collectives.average_buffers([net])
+    after = {n: b.clone() for n, b in net.named_buffers()}
+    return collectives.gather_objects((before, after))

@@ -1,0 +1,175 @@
+"""What a group of ranks does in one session. Importable by workers; imports no pytest, which would cost each of them a second."""
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+import launch
+from libreyolo import build, schema
+from libreyolo.engine import collectives
+from libreyolo.engine.generators import seed_process
+from tests.dist.equality import norms, runs, toys, validation
+from tests.dist.equality.checks import GRADIENT, MIXED, NO_OBJECT, ONE_RANK_ONLY, Check, Outcome, buffer_difference, run
+from tests.dist.equality.mutations import MUTATIONS
+
+ADAMW = {"optimizer": "adamw", "lr0": 0.001}
+# Ways to train a family; the first one is put through every case, the others through MAIN_CASE. By default the recipe as it is.
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {"yolo9": {"without the auxiliary branch": {"aux_weight": 0.0}, "with the auxiliary branch": {}}}
+
+MAIN_CASE = "three steps of SGD, the last one short"
+CASES: dict[str, dict[str, Any]] = {
+    MAIN_CASE: {},
+    "three steps of AdamW": {"keys": ADAMW},
+    "three steps of SGD in float32": {"double": False},
+    "one gradient, objects on one rank only": {"objects": ONE_RANK_ONLY, "keys": GRADIENT},
+    "one gradient, no object at all": {"objects": NO_OBJECT, "keys": {**GRADIENT, "batch": 4}},
+    "one gradient, padded repeats and BatchNorm frozen": {"objects": MIXED[:5], "keys": GRADIENT, "frozen_norms": True},
+}
+
+
+def family_checks() -> dict[tuple[str, str, str], Check]:
+    """Return every check of every family there is, by family, variant and case."""
+    found = {}
+    for name in schema.families():
+        for number, (variant, keys) in enumerate(VARIANTS.get(name, {"as it is": {}}).items()):
+            for case, options in CASES.items():
+                if number == 0 or case == MAIN_CASE:
+                    found[name, variant, case] = Check(name, **{**options, "keys": {**options.get("keys", {}), **keys}})
+    return found
+
+
+# Rules of accumulation, on a family whose BatchNorm stands still: pictures in twos, windows of eight (the last window has two).
+WINDOWS = Check("yolo9", objects=MIXED[:10], keys={"batch": 2, "nbs": 8, "aux_weight": 0.0}, frozen_norms=True)
+
+
+def step_session() -> dict[str, Any]:
+    """Run everything that needs ranks and no files. Returns results on rank 0."""
+    with launch.process_group(launch.detect(os.environ), device="cpu"):
+        found: dict[str, Any] = {key: run(check) for key, check in family_checks().items()}
+        found["windows"], found["all-reduces"] = count_synchronised(WINDOWS)
+        found["toys"] = {kind: toys.gradients(toys.Toy(terms), [toys.data()]) for kind, (terms, _) in toys.KINDS.items()}
+        found["no positive"] = toys.gradients(toys.Toy(toys.decoupled_terms), [toys.no_positive(toys.data())])
+        found["norms"] = {case: norms.gaps(case) for case in NORMS}
+        found["averaged"] = norms.averaged_buffers()
+        found["without sync"] = without_sync()
+        found["initial"] = initial_weights()
+        found["inf on one rank"] = infinity_on_rank_1()
+        found["mutations"] = {name: mutated(name) for name in MUTATIONS}
+    return found
+
+
+NORMS = (
+    norms.Norm(),
+    norms.Norm(sizes=(1, 4)),
+    norms.Norm(momentum=None),
+    norms.Norm(affine=False),
+    norms.Norm(track=False),
+    norms.Norm(training=False),
+    norms.Norm(flat=True),
+    norms.Norm(offset=300.0),
+    norms.Norm(offset=300.0, dtype=torch.float32),
+)
+
+
+def mutated(name: str) -> Outcome:
+    """Return what a check that all is right for gives with a fault in every rank's code."""
+    with MUTATIONS[name]():
+        return run(MUTATED)
+
+
+MUTATED = Check("yolo9", objects=ONE_RANK_ONLY, keys={**GRADIENT, "aux_weight": 0.0})
+
+
+def four_ranks() -> tuple[Outcome, Any]:
+    with launch.process_group(launch.detect(os.environ), device="cpu"):
+        return run(FOUR), norms.gaps(norms.Norm(sizes=(2, 1, 3, 2)))
+
+
+FOUR = Check("yolo9", keys={"aux_weight": 0.0})
+
+
+def count_synchronised(check: Check) -> tuple[Outcome, int]:
+    """Train, and count how often DDP synchronised the last bucket of gradients."""
+    seen = 0
+    original = collectives.wrap
+
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        nonlocal seen
+        seen += bucket.is_last()
+        return allreduce_hook(state, bucket)
+
+    def wrap(net: nn.Module, device: torch.device) -> nn.Module:
+        wrapped = original(net, device)
+        wrapped.register_comm_hook(None, hook)
+        return wrapped
+
+    with patch.object(collectives, "wrap", wrap):
+        outcome = run(check)
+    return outcome, seen
+
+
+def without_sync() -> tuple[float, float]:
+    """Train with sync_bn=false; return how much the ranks' statistics differ afterwards, of the network and of its average."""
+    outcome = run(Check("yolo9", objects=ONE_RANK_ONLY, keys={**GRADIENT, "sync_bn": False, "aux_weight": 0.0}))
+    every = collectives.gather_objects((outcome.norms, outcome.average))
+    if every is None:
+        return 0.0, 0.0
+    return buffer_difference(every[0][0], every[1][0]), buffer_difference(every[0][1], every[1][1])
+
+
+def initial_weights() -> dict[str, float]:
+    """Return, for every family, how much fresh weights differ between ranks whose generators differ."""
+    found = {}
+    for family in schema.families().values():
+        seed_process(100 + collectives.rank())
+        size = next(iter(family.sizes))
+        recipe = schema.resolve(family, size, {"data": "synthetic"})
+        net = build.training_network(family, recipe, 3, build.Start(None, {}, "random weights"))
+        every = collectives.gather_objects({n: p.detach() for n, p in net.named_parameters()})
+        found[family.name] = buffer_difference(every[0], every[-1]) if every else 0.0
+    return found
+
+
+def infinity_on_rank_1() -> list[tuple[bool, float]] | None:
+    """Take a float16 step with an infinite loss on rank 1; return of every rank whether it moved, and its first weight's change."""
+    net = toys.model().float()
+    rows = toys.data().of_rank(collectives.rank(), collectives.world_size())
+    rows = toys.Rows(rows.x.float(), rows.y.float(), rows.weight.float())
+    if collectives.rank() == 1:
+        rows = replace(rows, x=torch.full_like(rows.x, float("inf")))
+    before = net[0].weight.detach().clone()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    device = torch.device("cpu")
+    task: Any = toys.Toy(toys.mean_terms)
+    step = toys.TrainStep(collectives.wrap(net, device), task, optimizer, device=device, amp_dtype=torch.float16)
+    _, moved = step([rows], [8])
+    return collectives.gather_objects((moved, float((net[0].weight.detach() - before).abs().max())))
+
+
+def run_session(data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:
+    """Run everything that trains from files on this many ranks; each training joins and leaves its own process group."""
+    found: dict[str, Any] = {}
+    with launch.process_group(launch.detect(os.environ), device="cpu"):
+        found["metrics"] = [validation.metrics(data), validation.metrics(small)]
+    found["straight"] = runs.train(data, project, "straight2")
+    stopped = runs.train(data, project, "stopped2", {"stop_after_epoch": 1})
+    _once(lambda: shutil.copytree(stopped["dir"], Path(project) / "continued_on_1"))
+    found["stopped"] = stopped
+    found["resumed"] = runs.resume(str(stopped["dir"]))
+    found["continued on 2"] = runs.resume(stopped_on_1)
+    return found
+
+
+def _once(work: Callable[[], Any]) -> None:
+    """Do something on rank 0; the next training's group makes the others wait."""
+    if os.environ["RANK"] == "0":
+        work()

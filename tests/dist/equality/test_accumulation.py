@@ -1,0 +1,63 @@
+"""Windows of micro-batches on one and two ranks, and the terms that are not plain means."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.dist.equality import ranks, toys
+from tests.dist.equality.checks import GRADIENT, MIXED, Check, difference, run
+
+
+@pytest.mark.slow
+def test_windows_of_one_normaliser_equal_true_batches_the_short_last_one_too(two_ranks: dict[Any, Any]) -> None:
+    windows = run(ranks.WINDOWS)
+    batches = run(replace(ranks.WINDOWS, keys={**ranks.WINDOWS.keys, "batch": 8, "nbs": None}))
+    assert windows.steps == batches.steps == 2  # eight pictures and two
+    assert difference(batches, windows) < 1e-8
+    assert difference(batches, two_ranks["windows"]) < 1e-8
+    assert windows.losses == pytest.approx(batches.losses, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_windows_of_two_normalisers_weight_each_micro_batch_by_its_pictures() -> None:
+    def gradient(part: tuple[int, int], nbs: int | None = None) -> dict[str, torch.Tensor]:
+        keys = {**GRADIENT, "aux_weight": 0.25, "batch": 2, "nbs": nbs}
+        outcome = run(Check("yolo9", objects=MIXED[:5], part=part, keys=keys, frozen_norms=True))
+        return {n: outcome.before[n] - outcome.after[n] for n in outcome.after}
+
+    singles = [gradient((0, 2)), gradient((2, 4)), gradient((4, 5))]
+    window = gradient((0, 5), nbs=6)
+    size = max(float(g.abs().max()) for g in window.values())
+    for name, found in window.items():
+        expected = 0.4 * singles[0][name] + 0.4 * singles[1][name] + 0.2 * singles[2][name]
+        assert float((found - expected).abs().max()) < 1e-10 * size, name
+
+
+@pytest.mark.slow
+def test_gradients_are_synchronised_once_for_each_optimiser_step(two_ranks: dict[Any, Any]) -> None:
+    assert two_ranks["all-reduces"] == two_ranks["windows"].steps == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", list(toys.KINDS))
+def test_every_kind_of_term_gives_on_two_ranks_what_one_process_computes(kind: str, two_ranks: dict[Any, Any]) -> None:
+    gradient, shown = two_ranks["toys"][kind]
+    expected, value = toys.by_hand(toys.KINDS[kind][1], toys.data())
+    assert toys.largest_gap(gradient, expected) < 1e-12
+    assert sum(shown.values()) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.slow
+def test_a_group_that_is_empty_on_all_ranks_counts_nothing(two_ranks: dict[Any, Any]) -> None:
+    gradient, _ = two_ranks["no positive"]
+    expected, _ = toys.by_hand(toys.decoupled_loss, toys.no_positive(toys.data()))
+    assert toys.largest_gap(gradient, expected) < 1e-12
+
+
+@pytest.mark.slow
+def test_an_infinite_loss_on_one_rank_moves_nothing_on_any(two_ranks: dict[Any, Any]) -> None:
+    assert two_ranks["inf on one rank"] == [(False, 0.0), (False, 0.0)]
