@@ -27,10 +27,11 @@ from libreyolo.engine.validate import validate
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.place import Place, earlier_life, train_at
+from libreyolo.predict import check_settings
 from libreyolo.predict import run as run_prediction
-from libreyolo.recipe import Recipe
+from libreyolo.recipe import Recipe, checks
 from libreyolo.recipe.checks import image_hw, image_size, on_stride
-from libreyolo.results import Result
+from libreyolo.results import Result, save_all
 
 
 class LibreYOLO:
@@ -247,14 +248,17 @@ class LibreYOLO:
         """Validate this model and return its metrics by column name ("metrics/mAP50-95").
 
         data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. `arguments`: batch,
-        imgsz, device, workers and max_det, as in `train`. Raises UserError when the classes of data and model differ in number.
+        imgsz, device, workers, max_det and the like, as in `train`; those left out are as the training judged itself, so that a run's
+        best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ in number.
         """
         cwd = Path.cwd()
-        trained = self._file.content.get("config", {}) if self._file else {}
-        imgsz = trained.get("imgsz", self.imgsz) if isinstance(trained, dict) else self.imgsz
-        values = {"data": str(data) if data is not None else trained.get("data"), "imgsz": imgsz, **arguments}
-        if values["data"] is None:
-            raise UserError("data is missing: val(data='path/to/data.yaml').")
+        checks.in_range("conf", conf, 0.0, 1.0)
+        checks.in_range("iou", iou, 0.0, 1.0)
+        trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
+        given = {} if data is None else {"data": str(data), "data_dir": None}
+        values = {"data": None, "imgsz": self.imgsz, **trained, **given, **arguments}
+        if values["data"] is None and values.get("data_dir") is None:
+            raise UserError("data is missing: say what to validate on, val(data='path/to/data.yaml'), in the shell --data path/to/data.yaml.")
         recipe = schema.resolve(self.family, self.size, values)
         on_stride(recipe.imgsz, self.family.input.stride)
         device = self._pick_device(recipe.device)
@@ -291,6 +295,7 @@ class LibreYOLO:
         folder for the drawn pictures.
         """
         wanted = image_size(imgsz if imgsz is not None else self.imgsz)
+        check_settings(self.names, conf=conf, iou=iou, max_det=max_det, batch=batch, classes=classes)
         on_stride(wanted, self.family.input.stride)
         self._pick_device(device if device is not None else str(self.device))
         assembly = assembly_for(self.family)
@@ -298,8 +303,7 @@ class LibreYOLO:
         found = run_prediction(self.net, task, source, cwd=Path.cwd(), hw=image_hw(wanted), batch=batch, device=self.device)
         results = [Result(picture, prediction, self.names, path) for path, picture, prediction in found]
         if save is not None:
-            for index, result in enumerate(results):
-                result.save(Path(save) / (result.path.with_suffix(".png").name if result.path else f"picture_{index}.png"))
+            save_all(results, Path(save))
         return results
 
     def save(self, path: str | Path) -> Path:
@@ -343,7 +347,8 @@ def _train_worker(order: _Order) -> run.Outcome:
 
 def _find(model: str | Path, known: Mapping[str, Any]) -> Path:
     text = str(model)
-    if "/" not in text and "\\" not in text and "." not in text and not Path(text).exists():
+    published = weights_files.parse_published(f"{text}.pt")
+    if published is None and "/" not in text and "\\" not in text and "." not in text and not Path(text).exists():
         raise UserError(f"Unknown model '{text}'.{nearest(text, known)} Known: {', '.join(known)}; or give a weights file.")
     return weights_files.find(text, Path.cwd())
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -26,6 +28,8 @@ from libreyolo.recipe import Recipe, recipe_fields
 from libreyolo.weights import find as find_weights
 
 CONFIG_DIR = str(Path(__file__).resolve().parent.parent / "conf")
+
+SECONDS_FOR_RANK_0 = 15.0  # for saying a mistake that every rank has found
 
 # The order of keys in the help, by the first key of each part of the base recipe.
 PARTS = {
@@ -57,7 +61,11 @@ def enter(main: Callable[[], Any]) -> None:
         told = hydra_runs.summary() or sentence(error)
         if told is None:
             raise
-        sys.exit(1 if quiet and _is_said_by_rank_0(error) else told)
+        if quiet and _is_said_by_rank_0(error):
+            # Whoever started the ranks ends them all when the first one leaves: rank 0 must have spoken by then. Its end ends this wait.
+            threading.Event().wait(SECONDS_FOR_RANK_0)
+            sys.exit(1)
+        sys.exit(told)
 
 
 class _Told(BaseException):
@@ -114,8 +122,10 @@ def _with_file(arguments: Sequence[str]) -> list[str]:
     found = []
     for argument in arguments:
         name, _, value = argument.partition("=")
-        if name != "cfg" or value in ("", "null"):
+        if name != "cfg":
             found.append(argument)
+            continue
+        if value in ("", "null"):
             continue
         path = Path(value.strip("'\"")).expanduser().absolute()
         values = run_files.read_config(path)
@@ -201,17 +211,27 @@ def train_job(cfg: DictConfig) -> float:
     try:
         config: Any = OmegaConf.to_container(cfg, resolve=True)
         best = train_from_config(config, list(hydra.overrides.task), hydra_runs.place_of(run_dir, cwd))
-    except (UserError, launch.LaunchError) as error:
-        if is_sweep or isinstance(error, launch.RankFailedError):
+    except Exception as error:
+        if is_sweep:
+            run_files.append_failure(run_dir, error)
+            _let_go(error)
+            raise
+        if not isinstance(error, (UserError, launch.LaunchError)):
+            raise
+        if isinstance(error, launch.RankFailedError):
             run_files.append_failure(run_dir, error)
         elif not _is_other_rank(os.environ):
             run_files.remove_unstarted(run_dir)
-        if is_sweep:
-            raise
         raise _Told(error) from error
     if not _is_other_rank(os.environ):
         restart.forget(os.environ, cwd / str(config["project"]))
     return best
+
+
+def _let_go(error: BaseException) -> None:
+    """Empty the frames of a traceback: Hydra keeps a job's exception until the sweep ends, and with it the network of the job."""
+    for link in _chain(error):
+        traceback.clear_frames(link.__traceback__)
 
 
 def train_from_config(config: Mapping[str, Any], overrides: Sequence[str], place: Place) -> float:

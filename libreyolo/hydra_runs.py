@@ -16,6 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import OmegaConfBaseException
 
 import launch
 from launch import restart, rundir
@@ -86,6 +87,8 @@ class HydraRuns(Callback):
             return
         try:
             _take_chosen_directory(config, Path(str(config.hydra.run.dir)).absolute())
+        except OmegaConfBaseException:
+            return  # the directory cannot be settled: Hydra meets that too, and the door says it
         except (UserError, launch.LaunchError) as error:
             sys.exit(str(error))
 

@@ -14,6 +14,7 @@ from PIL import Image
 from libreyolo.data.decode import PICTURE_SUFFIXES, PictureError, decode_picture, picture_to_rgb
 from libreyolo.data.detection_loader import letterbox_batch
 from libreyolo.errors import UserError
+from libreyolo.recipe import checks
 
 Source = str | Path | np.ndarray | Image.Image
 
@@ -27,7 +28,7 @@ def pictures(source: Source | Sequence[Source], cwd: Path) -> Iterator[tuple[Pat
         for one in source:
             yield from pictures(one, cwd)
     elif isinstance(source, Image.Image):
-        yield None, picture_to_rgb(source)
+        yield None, _rgb(source)
     elif isinstance(source, np.ndarray):
         yield None, _checked_array(source)
     elif isinstance(source, (str, Path)):
@@ -35,6 +36,13 @@ def pictures(source: Source | Sequence[Source], cwd: Path) -> Iterator[tuple[Pat
             yield path, _decoded(path)
     else:
         raise UserError(f"predict does not know what to do with a {type(source).__name__}: give a path, a folder, a PIL picture or an RGB array.")
+
+
+def _rgb(picture: Image.Image) -> np.ndarray:
+    try:
+        return picture_to_rgb(picture)
+    except PictureError as error:
+        raise UserError(f"This PIL picture can't be used: {error}.") from error
 
 
 def _decoded(path: Path) -> np.ndarray:
@@ -66,6 +74,17 @@ def _checked_array(array: np.ndarray) -> np.ndarray:
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8 or 0 in array.shape:
         raise UserError(f"predict takes arrays of uint8 with shape [H, W, 3] in RGB order, not {array.dtype} {list(array.shape)}.")
     return array
+
+
+def check_settings(names: dict[int, str], *, conf: float, iou: float, max_det: int, batch: int, classes: Sequence[int] | None) -> None:
+    """Raise UserError for a setting that would quietly give nothing."""
+    checks.in_range("conf", conf, 0.0, 1.0)
+    checks.in_range("iou", iou, 0.0, 1.0)
+    checks.at_least("max_det", max_det, 1)
+    checks.at_least("batch", batch, 1)
+    unknown = [c for c in classes or () if c not in names]
+    if unknown:
+        raise UserError(f"classes={list(classes or ())}: this model has no class {unknown[0]}, its classes are 0 to {len(names) - 1}.")
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import Detections
 from libreyolo.record.plots.boxes import Mark, class_color, draw_marks
 
@@ -52,8 +54,29 @@ class Result:
         return np.asarray(drawn)
 
     def save(self, path: str | Path) -> Path:
-        """Write the drawn picture; folders are made, an existing file is replaced. Return its path."""
+        """Write the drawn picture; folders are made, an existing file is replaced. Return its path. Raises UserError where it can't."""
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(self.plot()).save(target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(self.plot()).save(target)
+        except (OSError, ValueError) as error:  # ValueError: a suffix that Pillow does not know
+            raise UserError(f"{target} could not be written: {error}.") from error
         return target
+
+
+def save_all(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Write the drawn pictures into `folder`, named as their files (or picture_0, ...), and return their paths.
+
+    Files of one name from two folders, or with two suffixes, get a number each: none replaces another of the same call.
+    """
+    taken: set[str] = set()
+    paths = []
+    for index, result in enumerate(results):
+        stem = name = result.path.stem if result.path else f"picture_{index}"
+        number = 1
+        while name in taken:
+            number += 1
+            name = f"{stem}_{number}"
+        taken.add(name)
+        paths.append(result.save(folder / f"{name}.png"))
+    return paths

@@ -14,7 +14,7 @@ import torch
 from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, Seat
-from libreyolo.engine import collectives
+from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.trainer import EpochSummary
@@ -173,6 +173,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
         # First the trackers: one whose package is missing ends the run before it leaves a file.
         listeners.all += run_listeners(recipe.loggers, run_dir, config)
         listeners.all += [*(assembly.pictures(run_dir) if recipe.save_plots else []), *job.callbacks]
+        checkpoint.remove_leftovers(run_dir / "weights")  # of an earlier life that was killed while it saved
         saver.find_candidates(start_epoch)
         run_files.write_config(run_dir, config)
         source = Path(__file__).resolve().parent.parent

@@ -14,9 +14,13 @@ from torch import Tensor, nn
 from libreyolo.engine import checkpoint
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.family import FILE_SUFFIX, Family
+from libreyolo.record.atomic import write_bytes
 from libreyolo.schema import families, model_names
 
 log = logging.getLogger(__name__)
+
+# Keys of a training that also decide what a validation of its weights gives.
+JUDGED_BY = ("data", "data_dir", "imgsz", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype")
 
 
 @dataclass(frozen=True)
@@ -40,44 +44,54 @@ class Weights:
 def find(name: str, cwd: Path) -> Path:
     """Return the file behind a path or a published name, fetching the latter when it is on no disk.
 
-    Looked up: the path itself (relative to `cwd`), `weights/` below `cwd`; then the published file is fetched into `weights/`.
+    Looked up: the path itself (relative to `cwd`), `weights/` below `cwd`, in both also the published name in its usual capitals; then the
+    published file is fetched into `weights/`. Raises UserError.
     """
     path = Path(name).expanduser()
-    places = [path if path.is_absolute() else cwd / path]
-    if path.name == name:
-        places.append(cwd / "weights" / name)
-    for place in places:
+    if path.name != name:
+        place = path if path.is_absolute() else cwd / path
         if place.exists():
             return place
-    published = parse_published(path.name)
-    if published is None or path.name != name:
-        close = nearest(path.name, [f.published_name(s) for f, s in model_names().values()])
+        raise UserError(f"{name} was not found; looked at {place}.")
+    published = parse_published(name) or parse_published(f"{name}.pt")
+    names = [name] if published is None else list(dict.fromkeys((name, published[2])))
+    places = [folder / n for folder in (cwd, cwd / "weights") for n in names]
+    for place in places:
+        if place.exists() and not (published and place.is_dir()):
+            return place
+    if published is None:
+        close = nearest(name, [f.published_name(s) for f, s in model_names().values()])
         raise UserError(f"{name} was not found; looked at {' and '.join(str(p) for p in places)}.{close}")
-    family, size = published
-    return _fetch(family.published_name(size), cwd / "weights")
+    return _fetch(published[2], cwd / "weights")
 
 
-def parse_published(name: str) -> tuple[Family, str] | None:
-    """Return family and size of a published file name ("LibreYOLO9s.pt", case-insensitive), or None."""
+def parse_published(name: str) -> tuple[Family, str, str] | None:
+    """Return family, size and the name in its usual capitals of a published file ("libreyolo9s.pt" in any case), or None."""
     for family in families().values():
         pattern = rf"{re.escape(family.prefix)}({'|'.join(map(re.escape, family.sizes))}){FILE_SUFFIX[family.task]}(-[a-z0-9]+)?\.pt"
         match = re.fullmatch(pattern, name, flags=re.IGNORECASE)
         if match:
-            return family, match[1].lower()
+            size, variant = match[1].lower(), (match[2] or "").lower()
+            return family, size, f"{family.published_name(size).removesuffix('.pt')}{variant}.pt"
     return None
 
 
 def _fetch(name: str, folder: Path) -> Path:
-    stem = name.removesuffix(".pt")
-    advice = f"Fetch it on a machine with a network (https://huggingface.co/LibreYOLO/{stem}) and put it at {folder / name}."
+    """Fetch a published file into `folder`. The hub's own cache comes first, so that the ranks of a job download once."""
+    stem, target = name.removesuffix(".pt"), folder / name
     try:
         from huggingface_hub import hf_hub_download
 
         log.info("%s is not on disk: fetching LibreYOLO/%s from the Hugging Face hub.", name, stem)
-        return Path(hf_hub_download(repo_id=f"LibreYOLO/{stem}", filename=name, local_dir=folder))
+        content = Path(hf_hub_download(repo_id=f"LibreYOLO/{stem}", filename=name)).read_bytes()
     except Exception as error:  # the hub's client has many; each means the same to the user
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise UserError(f"{name} is not on disk and could not be fetched ({type(error).__name__}: {reason}). {advice}") from error
+        reason = type(error).__name__ + ": " + str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")[:150]
+        raise UserError(
+            f"{name} is not on disk and could not be fetched ({reason}): where there is a network, download it from "
+            f"https://huggingface.co/LibreYOLO/{stem}, and put it at {target}."
+        ) from error
+    write_bytes(target, content)
+    return target
 
 
 def load(path: Path) -> Weights:
@@ -97,6 +111,8 @@ def load(path: Path) -> Weights:
     size = str(meta.size if meta else seen["size"])
     if size not in found.sizes:
         raise UserError(f"{path} says size {size}, which {found.name} does not have: {', '.join(found.sizes)}.")
+    if size != seen["size"]:
+        raise UserError(f"{path} says size {size}, but its tensors are those of {found.name}{seen['size']}.")
     names = meta.names if meta else {i: f"class_{i}" for i in range(seen["nc"])}
     if len(names) != seen["nc"]:
         raise UserError(f"{path} names {len(names)} classes, but its class layers have {seen['nc']}.")
@@ -104,6 +120,14 @@ def load(path: Path) -> Weights:
     imgsz = meta.imgsz if meta else (default if isinstance(default, int) else list(default))
     options = {k: v for k, v in seen.items() if k not in ("size", "nc")}
     return Weights(path, found, size, names, imgsz, state, options, meta.extras if meta else {}, content)
+
+
+def evaluation_arguments(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how the training that wrote a checkpoint judged it, as arguments; {} for a plain weights file."""
+    config = content.get("config")
+    if not isinstance(config, Mapping):
+        return {}
+    return {k: config[k] for k in JUDGED_BY if config.get(k) is not None}
 
 
 def _family_of(state: Mapping[str, Tensor], path: Path) -> Family:
@@ -128,11 +152,14 @@ def transfer(net: nn.Module, state: Mapping[str, Tensor]) -> tuple[int, int]:
 
 
 def load_whole(net: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """Load a state that must fit completely, tensors of training-only branches left aside. Raises UserError naming the first that does not."""
-    own = net.state_dict()
+    """Load a state that must fit completely, tensors of training-only branches left aside. Raises UserError naming the first that does not.
+
+    BatchNorm's step counters, which no evaluation reads, may be missing: old files left them out.
+    """
+    own = {k: v for k, v in net.state_dict().items() if k in state or not k.endswith("num_batches_tracked")}
     for name, tensor in own.items():
         if name not in state:
             raise UserError(f"{path} lacks the tensor {name}: it is not a complete network of this size.")
         if state[name].shape != tensor.shape:
             raise UserError(f"{path}: tensor {name} has shape {list(state[name].shape)}, this network needs {list(tensor.shape)}.")
-    net.load_state_dict({k: state[k] for k in own})
+    net.load_state_dict({k: state[k] for k in own}, strict=False)

@@ -6,10 +6,10 @@ The layout is LibreYOLO's (schema "1.0"): nine keys make a weights file, a train
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import pickle
-import tempfile
-import zipfile
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,15 @@ from torch import Tensor
 
 from libreyolo.errors import UserError
 
+log = logging.getLogger(__name__)
+
 SCHEMA_VERSION = "1.0"
 # Version of LibreYOLO whose file layout this is; readers of that package look at it.
 LAYOUT_VERSION = "1.6.0"
 REQUIRED = ("model", "schema_version", "libreyolo_version", "model_family", "size", "task", "nc", "names", "imgsz")
+TEMPORARY_SUFFIX = ".tmp"
+# A zip archive (torch.save since 1.6) or a pickle (before).
+BEGINNINGS = (b"PK\x03\x04", b"\x80")
 
 
 @dataclass(frozen=True)
@@ -67,21 +72,27 @@ def write(content: Any, path: Path) -> None:
 
     Raises UserError when the disk is full or the folder cannot be written; the old file is untouched then and no temporary file stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    # Not mkstemp: its files are readable by their owner alone, whatever the umask says.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as stream:
             torch.save(content, stream)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).replace(path)
-    except (OSError, RuntimeError) as error:
+        temporary.replace(path)
+    except (OSError, RuntimeError) as error:  # torch's writer makes a RuntimeError of a failed write
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+        raise UserError(f"{path} could not be written ({reason}); what was there before is untouched: make room, or choose another place.") from error
+    finally:
         _remove(temporary)
-        raise UserError(f"{path} could not be written ({error}); the file that was there before is untouched. Free some space and resume.") from error
-    except BaseException:
-        _remove(temporary)
-        raise
     _sync_directory(path.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed. For a folder that this process alone writes to."""
+    for leftover in folder.glob(f".*{TEMPORARY_SUFFIX}"):
+        _remove(leftover)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -95,21 +106,33 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"{path} is a folder, not a weights file; name the .pt file in it.")
     if path.stat().st_size == 0:
         raise UserError(f"{path} is empty: it was never written to the end.")
-    if path.suffix == ".safetensors":
-        return {"model": _read_safetensors(path)}
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"{path} was not loaded: it holds objects other than tensors and plain values, and loading those could run code ({reason})."
-        ) from error
-    except (RuntimeError, EOFError, OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{path} is not a complete weights file ({reason}).") from error
+    content = {"model": _read_safetensors(path)} if path.suffix == ".safetensors" else _read_torch(path)
     if not isinstance(content, dict):
         raise UserError(f"{path} holds a {type(content).__name__}, not the dict of a weights file.")
     return content
+
+
+def _read_torch(path: Path) -> Any:
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(64)
+        if not start.startswith(BEGINNINGS):
+            raise UserError(f"{path} is no weights file: it begins with {start[:32]!r}.")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} could not be read ({error.strerror or error}).") from error
+    except Exception as error:  # on garbage, torch's readers raise anything from IndexError to AssertionError
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if refused:
+            raise UserError(
+                f"{path} was not loaded: beside tensors and plain values it holds {refused[1]}, and loading that could run code; "
+                "save the state_dict() alone where the file was made."
+            ) from error
+        raise UserError(f"{path} is no complete weights file: it is cut off, damaged, or was not written by torch.save.") from error
 
 
 def read_meta(content: Mapping[str, Any], path: Path) -> WeightsMeta | None:
@@ -121,26 +144,41 @@ def read_meta(content: Mapping[str, Any], path: Path) -> WeightsMeta | None:
         raise UserError(f"{path} lacks {', '.join(missing)}: it is not a complete LibreYOLO weights file.")
     if str(content["schema_version"]) != SCHEMA_VERSION:
         raise UserError(f"{path} has schema version {content['schema_version']}; this program reads {SCHEMA_VERSION}.")
-    imgsz: int | list[int] = int(content["imgsz"])
+    imgsz: int | list[int] = _positive(content, "imgsz", path)
     if content.get("imgsz_h") and content.get("imgsz_w"):
-        imgsz = [int(content["imgsz_h"]), int(content["imgsz_w"])]
+        imgsz = [_positive(content, "imgsz_h", path), _positive(content, "imgsz_w", path)]
     known = {*REQUIRED, "imgsz_h", "imgsz_w", *TRAINING_KEYS}
     return WeightsMeta(
         family=str(content["model_family"]),
         size=str(content["size"]),
         task=str(content["task"]),
-        names=read_names(content["names"], int(content["nc"]), path),
+        names=read_names(content["names"], _positive(content, "nc", path), path),
         imgsz=imgsz,
         extras={k: v for k, v in content.items() if k not in known},
     )
 
 
+def _positive(content: Mapping[str, Any], key: str, path: Path) -> int:
+    value = content[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{path} says {key}={value!r}, which must be a whole number above 0.")
+    return value
+
+
 def read_names(names: Any, nc: int, path: Path) -> dict[int, str]:
-    """Return class names 0..nc-1 from a dict or a list; a missing one becomes class_i, one outside is an error."""
-    found = dict(enumerate(names)) if isinstance(names, (list, tuple)) else {int(k): str(v) for k, v in dict(names).items()}
+    """Return class names 0..nc-1 from a dict or a list; a missing one becomes class_i (with a warning), one outside is an error."""
+    if isinstance(names, (list, tuple)):
+        found = dict(enumerate(names))
+    elif isinstance(names, Mapping) and all(str(k).lstrip("-").isdigit() for k in names):
+        found = {int(k): v for k, v in names.items()}
+    else:
+        raise UserError(f"{path} holds class names that are neither a list nor a dict of ids to names.")
     outside = [k for k in found if not 0 <= k < nc]
     if outside:
         raise UserError(f"{path} names class {outside[0]}, but has only classes 0 to {nc - 1}.")
+    missing = [i for i in range(nc) if i not in found]
+    if missing:
+        log.warning("%s names %d of its %d classes; the others are called class_%d and so on.", path, len(found), nc, missing[0])
     return {i: str(found.get(i, f"class_{i}")) for i in range(nc)}
 
 
@@ -154,7 +192,7 @@ def state_of(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
             found = found[wrapper]
     if not isinstance(found, Mapping) or not _is_state(found):
         raise UserError(f"{path} holds no state dict (names to tensors).")
-    return {str(k).removeprefix("module."): v for k, v in found.items()}
+    return {str(k).removeprefix("_orig_mod.").removeprefix("module."): v for k, v in found.items()}
 
 
 # What a training checkpoint holds beside the nine keys.
@@ -176,12 +214,15 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         from safetensors.torch import load_file
     except ImportError as error:
         raise UserError(f"{path} needs the package safetensors: pip install safetensors.") from error
-    return dict(load_file(str(path)))
+    try:
+        return dict(load_file(str(path)))
+    except Exception as error:  # the reader's own error type changed its name between versions
+        raise UserError(f"{path} is no complete weights file: {error}.") from error
 
 
-def _remove(temporary: str) -> None:
+def _remove(temporary: Path) -> None:
     with contextlib.suppress(OSError):
-        Path(temporary).unlink()
+        temporary.unlink()
 
 
 def _sync_directory(folder: Path) -> None:

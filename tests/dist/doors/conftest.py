@@ -43,7 +43,8 @@ from libreyolo import door
 from libreyolo.engine import trainer
 from libreyolo.errors import UserError
 
-RANK = os.environ.get("RANK", "parent")
+def rank():  # at the call: a worker gets its rank after it has imported this script
+    return os.environ.get("RANK", "parent")
 {patch}
 if __name__ == "__main__":
     door.enter(train.main)

@@ -60,12 +60,12 @@ def test_a_sweep_over_two_ranks_runs_every_job_and_sums_up_the_failed_one(workpl
     ]
     first = notes(workplace)[0]["left"]
     assert first["group"] is False and first["rank"] == []
-    assert notes(workplace)[2]["left"] == first
+    assert [note["left"] for note in notes(workplace)[1:]] == [first, first]  # of the failed job too: no network hangs on its exception
 
     assert ended.code == 1
     summary = ended.err.strip().splitlines()[-2:]
     assert summary[0] == "1 of 3 jobs failed:"
-    assert summary[1].strip().startswith("job 1 (data=data/data.yaml") or summary[1].strip().startswith("job 1 (")
+    assert summary[1].startswith("  job 1 (")
     assert "batch=3" in summary[1] and "batch=3 is the global batch and must be divisible by world_size=2" in summary[1]
     assert "Traceback" not in ended.err
     log = (sweep_dir / "1" / "train.log").read_text()

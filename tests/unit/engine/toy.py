@@ -44,6 +44,9 @@ class ToyLoader:
     def real_pictures(self, epoch: int, step: int) -> int:
         return len(self.batches[step][0])
 
+    def reset_waiting(self) -> None:
+        self.waiting_seconds = 0.0
+
     def close(self) -> None: ...
 
 
