@@ -263,12 +263,13 @@ def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:
     path = out / f"steps-{gpus}.jsonl"
     script = out / f"steps_{gpus}.py"
     device = "'0,1'" if gpus == 2 else "0"
+    weights = out / "equal-1gpu-seed0" / "weights" / "best.pt"
     script.write_text(
         "from benchmarks.two_gpus import StepLosses\nfrom libreyolo import LibreYOLO\n"
         "if __name__ == '__main__':\n"
-        f"    LibreYOLO({str(out / 'equal-1gpu-seed0' / 'weights' / 'best.pt')!r}).train(data={str(yaml)!r}, device={device}, epochs=2, batch=16, imgsz=320, workers=2,\n"
-        "        cache='ram', lr0=0.0005, warmup_epochs=0, amp=False, val=False, mosaic_prob=0.0, hsv_prob=0.0, flip_prob=0.0, max_steps=20, log_interval=1, save_plots=False,\n"
-        f"        deterministic=True, project={str(out)!r}, name='steps{gpus}', callbacks=[StepLosses({str(path)!r})])\n"
+        f"    LibreYOLO({str(weights)!r}).train(data={str(yaml)!r}, device={device}, epochs=2, batch=16, imgsz=320, workers=2, cache='ram',\n"
+        "        lr0=0.0005, warmup_epochs=0, amp=False, val=False, mosaic_prob=0.0, hsv_prob=0.0, flip_prob=0.0, max_steps=20, log_interval=1,\n"
+        f"        save_plots=False, deterministic=True, project={str(out)!r}, name='steps{gpus}', callbacks=[StepLosses({str(path)!r})])\n"
     )
     env = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "NVIDIA_TF32_OVERRIDE": "0"}
     with (out / f"steps-{gpus}.log").open("w") as log:
