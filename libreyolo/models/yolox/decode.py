@@ -10,6 +10,7 @@ from torch import Tensor
 
 from libreyolo.models.yolox.network import STRIDES
 from libreyolo.ops.boxes import clip_boxes_to, cxcywh_to_xyxy, grid_centres
+from libreyolo.ops.iou import area
 from libreyolo.ops.nms import class_wise_nms, select_candidates
 
 
@@ -61,11 +62,13 @@ def detect(
 
     An anchor's best class with a score above `conf` is a candidate (every such class, if `multi_label`); boxes that overlap a better one of
     their class by more than `iou` are dropped. `classes` keeps these labels only.
-    content: [B, 4], the part of each input that holds the picture (xyxy in input pixels). Boxes are clipped to it before they are compared.
+    content: [B, 4], the part of each input that holds the picture (xyxy in input pixels). Boxes are clipped to it before they are compared, and
+        those of which nothing is left are dropped, as in the published predictions.
     """
     boxes_BA4, scores_BAC = decode(output)
     if content is not None:
         boxes_BA4 = clip_boxes_to(boxes_BA4, content.to(boxes_BA4))
+        scores_BAC = scores_BAC * (area(boxes_BA4) > 0).unsqueeze(2)  # a score of 0 is above no threshold
     detections = []
     for boxes, scores in zip(boxes_BA4, scores_BAC, strict=True):
         candidates = select_candidates(boxes, scores, conf=conf, multi_label=multi_label, classes=classes)
