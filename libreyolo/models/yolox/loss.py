@@ -32,9 +32,7 @@ class YOLOXLoss:
     strides: of the raw maps.
     """
 
-    def __init__(
-        self, nc: int, *, epochs: int, no_aug_epochs: int, class_weights: Tensor | None = None, strides: Sequence[int] = STRIDES
-    ) -> None:
+    def __init__(self, nc: int, *, epochs: int, no_aug_epochs: int, class_weights: Tensor | None = None, strides: Sequence[int] = STRIDES) -> None:
         self.nc = nc
         self.first_l1_epoch = epochs - no_aug_epochs
         self.class_weights = class_weights

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from compare import gradient_norms, spread, summary, take_batch_statistics
 from fill import CROWDED, TARGETS, fill, pictures
-from libreyolo import LibreYOLO
 from libreyolo.models.yolox.nn import LibreYOLOXModel
 from PIL import Image
+
+from libreyolo import LibreYOLO
 
 SIDE = 160
 TERMS = ("iou", "obj", "cls", "l1")

@@ -61,7 +61,7 @@ def by_hand(boxes: Tensor, objectness: Tensor, classes: Tensor, targets: Tensor,
             cost[t, a] = entropy - 3 * float((overlap[t, a] + 1e-8).log()) + (0 if around[t][a] else 1e6)
         best = sorted((float(overlap[t, a]) for a in candidates), reverse=True)[:10]
         k = max(1, int(sum(best)))
-        for a in sorted(candidates, key=lambda a: float(cost[t, a]))[:k]:  # noqa: B023
+        for a in sorted(candidates, key=lambda a: float(cost[t, a]))[:k]:
             taken.setdefault(a, []).append(t)
     return {a: owners[0] if len(owners) == 1 else int(cost[:, a].argmin()) for a, owners in taken.items()}
 
@@ -100,8 +100,17 @@ def test_the_region_is_open_and_measured_in_strides() -> None:
     reach = 1.5 * STRIDES.double()
     around = module._around(CENTRES.double(), reach, torch.tensor([[[6.0, 6.0, 26.0, 26.0]]], dtype=torch.float64))
     near = CENTRES[around[0, 0]].tolist()
-    assert sorted(near) == sorted([[x, y] for x in (12, 20) for y in (12, 20)] + [[x, y] for x in (8, 24) for y in (8, 24)] + [[16, 16], [16, 48], [48, 16], [48, 48]])
-    found = assign(boxes, zeros, logits, torch.tensor([[[6.0, 6.0, 26.0, 26.0]]]).double(), torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.bool))
+    assert sorted(near) == sorted(
+        [[x, y] for x in (12, 20) for y in (12, 20)] + [[x, y] for x in (8, 24) for y in (8, 24)] + [[16, 16], [16, 48], [48, 16], [48, 48]]
+    )
+    found = assign(
+        boxes,
+        zeros,
+        logits,
+        torch.tensor([[[6.0, 6.0, 26.0, 26.0]]]).double(),
+        torch.zeros(1, 1, dtype=torch.int64),
+        torch.ones(1, 1, dtype=torch.bool),
+    )
     assert found.used.sum() >= 1
 
 
@@ -113,7 +122,9 @@ def test_padding_and_no_target_take_nothing() -> None:
     valid = torch.ones_like(valid)
     wider = [torch.cat((t, torch.zeros(2, 5, *t.shape[2:], dtype=t.dtype)), dim=1) for t in (targets, labels, valid)]
     for picture in range(2):
-        assert pairs(assign(boxes, objectness, classes, targets, labels, valid), picture) == pairs(assign(boxes, objectness, classes, *wider), picture)
+        assert pairs(assign(boxes, objectness, classes, targets, labels, valid), picture) == pairs(
+            assign(boxes, objectness, classes, *wider), picture
+        )
 
 
 def test_pieces_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> None:
