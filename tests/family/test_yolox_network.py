@@ -93,6 +93,25 @@ def test_a_rectangle_and_channels_last_give_the_same_maps() -> None:
         assert torch.allclose(one, other, atol=1e-4, rtol=1e-4)
 
 
+def test_half_precision_does_not_round_box_sizes() -> None:
+    """The head alone, on features that bfloat16 holds: its box maps are those of full precision, while the classes' are rounded."""
+    torch.manual_seed(0)
+    head = build("n", 5).head.eval()
+    for towers in (head.stems, head.reg_convs):
+        for level in range(3):
+            towers[level] = torch.nn.Identity()
+    features = [torch.randn(2, 64, side, side).bfloat16() for side in (4, 2, 1)]
+    for level in range(3):
+        head.cls_convs[level] = torch.nn.Identity()
+    with torch.no_grad():
+        exact = head([feature.float() for feature in features])
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = head(features)
+    for one, other in zip(exact, half, strict=True):
+        assert torch.allclose(one[:, :4], other[:, :4], atol=1e-6)
+        assert float((one[:, 4:] - other[:, 4:]).abs().max()) > 1e-4
+
+
 def maps_with(*rows: tuple[int, int, list[float]]) -> list[torch.Tensor]:
     """Maps of a 64-pixel picture and 2 classes, sure of nothing but the given cells of the finest level: (row, column, values)."""
     maps = [torch.zeros(1, 7, 64 // stride, 64 // stride) for stride in (8, 16, 32)]
