@@ -65,7 +65,7 @@ def sine_position(height: int, width: int, features: int, device: torch.device, 
     column-major: the same tensor wherever the map is square, which is what it was trained on.)
     """
     quarter = features // 4
-    rates = temperature ** -(torch.arange(quarter, dtype=torch.float32, device=device) / quarter)
+    rates = 1.0 / temperature ** (torch.arange(quarter, dtype=torch.float32, device=device) / quarter)
     rows = torch.arange(height, dtype=torch.float32, device=device)[:, None] * rates
     columns = torch.arange(width, dtype=torch.float32, device=device)[:, None] * rates
     of_row = torch.cat((rows.sin(), rows.cos()), dim=1)[:, None].expand(height, width, 2 * quarter)
