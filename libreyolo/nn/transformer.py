@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -15,7 +16,7 @@ class MLP(nn.Module):
     def __init__(self, in_features: int, hidden: int, out_features: int, num_layers: int) -> None:
         super().__init__()
         widths = [in_features, *[hidden] * (num_layers - 1), out_features]
-        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths[:-1], widths[1:], strict=True))
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in list(self.layers)[:-1]:

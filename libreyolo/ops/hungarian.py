@@ -20,7 +20,10 @@ class Matches(NamedTuple):
 
 
 def focal_cost(logits: Tensor, labels: Tensor, *, alpha: float = 0.25, gamma: float = 2.0) -> Tensor:
-    """Return the focal loss of calling a query a target's class less that of not calling it so, [..., Q, N], from logits [..., Q, C], labels [..., N]."""
+    """Return the focal loss of giving a query a target's class, less that of not giving it, [..., Q, N].
+
+    logits: [..., Q, C]; labels: [..., N].
+    """
     p = logits.sigmoid()
     no = (1 - alpha) * p.pow(gamma) * -(1 - p + 1e-8).log()
     yes = alpha * (1 - p).pow(gamma) * -(p + 1e-8).log()

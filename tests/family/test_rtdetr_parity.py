@@ -53,9 +53,7 @@ def constant_noise(seed: int, keys: Any, num_queries: int, num_classes: int) -> 
     """Return what the recorder put in the place of random numbers."""
     count = len(list(keys))
     shape = (count, num_queries, 4)
-    return denoising.Noise(
-        torch.full(shape[:2], 0.5), torch.zeros(shape[:2], dtype=torch.int64), torch.full(shape, -1.0), torch.full(shape, 0.5)
-    )
+    return denoising.Noise(torch.full(shape[:2], 0.5), torch.zeros(shape[:2], dtype=torch.int64), torch.full(shape, -1.0), torch.full(shape, 0.5))
 
 
 LOSSES = [

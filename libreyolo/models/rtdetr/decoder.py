@@ -50,12 +50,12 @@ class Decoder(nn.Module):
     def _start(self) -> None:
         """A fresh head says "background" and moves no box."""
         for score in (self.enc_score_head, *self.dec_score_head):
-            nn.init.constant_(score.bias, -math.log((1 - FRESH_SCORE) / FRESH_SCORE))  # type: ignore[arg-type]
+            nn.init.constant_(score.bias, -math.log((1 - FRESH_SCORE) / FRESH_SCORE))
         for box in (self.enc_bbox_head, *self.dec_bbox_head):
-            nn.init.zeros_(box.layers[-1].weight)  # type: ignore[union-attr,index,arg-type]
-            nn.init.zeros_(box.layers[-1].bias)  # type: ignore[union-attr,index,arg-type]
+            nn.init.zeros_(box.layers[-1].weight)
+            nn.init.zeros_(box.layers[-1].bias)
         for layer in (self.enc_output[0], *self.query_pos_head.layers):
-            nn.init.xavier_uniform_(layer.weight)  # type: ignore[arg-type]
+            nn.init.xavier_uniform_(layer.weight)
 
     def forward(self, maps: Sequence[Tensor], denoising: Denoising | None = None) -> tuple[Layers, Layers | None]:
         """Return the outputs of the matching queries, and those of the denoising queries where some were given.
@@ -110,7 +110,7 @@ class Decoder(nn.Module):
         """
         logits, boxes = [], []
         fixed = before = references.sigmoid()
-        for index, layer in enumerate(self.decoder.layers):  # type: ignore[arg-type]
+        for index, layer in enumerate(self.decoder.layers):
             queries = layer(queries, self.query_pos_head(fixed), fixed, tokens, shapes, mask)
             moved = self.dec_bbox_head[index](queries)
             if all_layers or index == self.eval_layer:

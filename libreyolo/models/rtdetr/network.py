@@ -22,7 +22,10 @@ from libreyolo.nn.presnet import PResNet
 
 @dataclass(frozen=True)
 class Plan:
-    """A size. backbone: depth of a ResNet or size of an HGNetv2; width, hidden, expansion: of the encoder; eval_layer: the last that evaluation runs."""
+    """A size.
+
+    backbone: depth of a ResNet or size of an HGNetv2. width, hidden, expansion: of the encoder. eval_layer: the last that evaluation runs.
+    """
 
     backbone: int | str
     width: int = 256
@@ -76,7 +79,7 @@ def build(size: str, nc: int, *, frozen_backbone_norm: bool = False) -> RTDETR:
     net = RTDETR(size, nc)
     if frozen_backbone_norm:
         still = [net.backbone.stem, *(m for m in net.backbone.modules() if isinstance(m, nn.BatchNorm2d))]
-        for parameter in (p for module in still for p in module.parameters()):  # type: ignore[union-attr]
+        for parameter in (p for module in still for p in module.parameters()):
             parameter.requires_grad_(False)
     return net
 

@@ -2,7 +2,7 @@
 
 pip install libreyolo==1.6.0 && python tests/family/parity/record_rtdetr.py tests/family/parity/data/rtdetr.json
 
-Two things of the published code are taken away first. Its overlaps add 1e-6 to areas in fractions of the picture, which makes the best IoU of an
+Some things of the published code are taken away first. Its overlaps add 1e-6 to areas in fractions of the picture, which makes the best IoU of an
 8 x 8 box in 640 px 0.994; ours are taken in pixels. And its random numbers are replaced by constants: no label flips, every sign is -1, every
 other draw 0.5.
 """
@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from compare import gradient_norms, spread, summary, take_batch_statistics
 from fill import CROWDED, TARGETS, fill, pictures
-from libreyolo.models.rtdetr import box_ops, loss
 from libreyolo.models.rtdetr.hgnetv2 import HGNetv2
 from libreyolo.models.rtdetr.model import RTDETR_CONFIGS
 from libreyolo.models.rtdetr.nn import RTDETRModel
+
+from libreyolo.models.rtdetr import box_ops, loss
 
 SIDE = 128  # 336 cells: enough for 300 queries
 FACTOR = 1e4  # boxes this much larger have the same overlap, and 1e-6 is nothing beside their areas
@@ -30,7 +31,9 @@ TERMS = ("vfl", "bbox", "giou")
 def network(size: str) -> RTDETRModel:
     config = RTDETR_CONFIGS[size]
     is_hg = "backbone_arch" in config
-    backbone = {"backbone": HGNetv2(name=config["backbone_arch"])} if is_hg else {"backbone_depth": config["backbone_depth"], "backbone_freeze_at": -1}
+    backbone = (
+        {"backbone": HGNetv2(name=config["backbone_arch"])} if is_hg else {"backbone_depth": config["backbone_depth"], "backbone_freeze_at": -1}
+    )
     net = RTDETRModel(
         num_classes=80,
         **backbone,
@@ -59,7 +62,9 @@ def loss_numbers(size: str, targets: list[list[tuple[float, ...]]], *, denoising
     net.decoder.num_denoising = 100 if denoising else 0
     rows = [torch.tensor(boxes, dtype=torch.float32).reshape(-1, 5).double() for boxes in targets]
     given = [{"labels": r[:, 0].long(), "boxes": box_ops.box_xyxy_to_cxcywh(r[:, 1:])} for r in rows]
+    torch.set_default_dtype(torch.float64)  # or the denoising boxes would be float32
     output = net(pictures(SIDE, SIDE, count=len(targets)).double(), targets=given)
+    torch.set_default_dtype(torch.float32)
     losses = loss.RTDETRLoss(num_classes=80, distributed_normalize=False)(output, given)
     parameters = dict(net.named_parameters())
     kept = [*spread(parameters, 24), "all"]
