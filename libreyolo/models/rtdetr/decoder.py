@@ -110,7 +110,7 @@ class Decoder(nn.Module):
         """
         logits, boxes = [], []
         fixed = before = references.sigmoid()
-        for index, layer in enumerate(self.decoder.layers):
+        for index, layer in enumerate(self.decoder.layers):  # type: ignore[arg-type]
             queries = layer(queries, self.query_pos_head(fixed), fixed, tokens, shapes, mask)
             moved = self.dec_bbox_head[index](queries)
             if all_layers or index == self.eval_layer:
