@@ -11,7 +11,7 @@ from typing import Any
 from launch import is_one_sentence
 
 EXAMPLES = """examples:
-  python -m libreyolo val outputs/DATE/time-TIME/weights/best.pt
+  python -m libreyolo val outputs/2026-01-31/12-00-00-1a2b/weights/best.pt
   python -m libreyolo val LibreYOLO9s.pt --data my.yaml --split test
   python -m libreyolo predict best.pt photo.jpg --conf 0.4
   python -m libreyolo predict best.pt "photos/*.jpg" --save drawn

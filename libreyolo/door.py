@@ -148,7 +148,7 @@ def help_text() -> str:
         "  python train.py model=yolo9s data=my.yaml               your YOLO-format data",
         "  python train.py model=yolo9s data=my.yaml 'device=[0,1]' batch=32      two GPUs, the same model",
         "  python train.py model=yolo9s data=my.yaml weights=LibreYOLO9s.pt       fine-tune published weights",
-        "  python train.py resume=outputs/DATE/time-TIME           go on with a run that was interrupted",
+        "  python train.py resume=outputs/2026-01-31/12-00-00-1a2b go on with a run that was interrupted",
         "  python train.py cfg=RUN/train_config.yaml epochs=50     run a run again, with another number",
         "  python train.py -m lr0=0.01,0.02 data=my.yaml           a sweep: one run for each value",
         "",

@@ -44,7 +44,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tuned]:
         frame_some_pictures(data.parent)
         LibreYOLO("yolo9t").save(folder / "LibreYOLO9t.pt")
         model = LibreYOLO(folder / "LibreYOLO9t.pt")
-        result = model.train(data, **(QUICK | {"project": str(folder), "lr0": 1e-4}))
+        (folder / "exp" / "weights").mkdir(parents=True)
+        (folder / "exp" / "weights" / ".last.pt.1.tmp").touch()  # of an earlier life, killed while it saved
+        result = model.train(data, **(QUICK | {"project": str(folder), "lr0": 1e-4, "exist_ok": True}))
         yield Tuned(model, data, folder, Path(result["best_checkpoint"]))
 
 
@@ -56,6 +58,10 @@ def test_the_callers_object_is_the_new_model(tuned: Tuned) -> None:
     saved = torch.load(tuned.best, weights_only=True)
     assert (saved["nc"], saved["names"], saved["imgsz"]) == (2, {0: "red", 1: "blue"}, 64)
     assert all(torch.equal(tensor, saved["model"][name]) for name, tensor in model.net.state_dict().items())
+
+
+def test_nothing_is_left_of_a_save_that_was_killed(tuned: Tuned) -> None:
+    assert {p.name for p in tuned.best.parent.iterdir()} == {"last.pt", "best.pt"}
 
 
 def test_a_stand_alone_validation_gives_the_row_of_the_run(tuned: Tuned) -> None:

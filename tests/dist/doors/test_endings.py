@@ -111,7 +111,7 @@ def test_an_early_stop_ends_all_ranks_at_the_same_epoch(workplace):
     ended = workplace.run(TRAIN, *words(data="data/data.yaml", nproc=2, epochs=10, patience=1, lr0=0.0, warmup_epochs=0))
     assert ended.code == 0, ended.err
     assert epochs_in(workplace.runs[0]) == [1, 2]  # the metric of weights that stand still never improves
-    assert "stopping after epoch 2" in (workplace.runs[0] / "train.log").read_text()
+    assert "stopped after epoch 2" in (workplace.runs[0] / "train.log").read_text()
 
 
 CALLBACK = """

@@ -23,7 +23,8 @@ NO_OBJECT = (0, 0, 0, 0)
 # Fast and free of curves: a step moves weights by lr0 times what the optimiser says. A small rate: a fresh network with BatchNorm is chaotic, and
 # at 0.01 three steps make a difference of 1e-12 into one of 1e-7.
 PLAIN = {
-    "lr0": 0.001, "optimizer": "sgd", "momentum": 0.0, "nesterov": False, "warmup_momentum": None, "scheduler": "constant", "warmup_epochs": 0.0, "epochs": 1,
+    "lr0": 0.001,
+    "optimizer": "sgd", "momentum": 0.0, "nesterov": False, "warmup_momentum": None, "scheduler": "constant", "warmup_epochs": 0.0, "epochs": 1,
     "no_aug_epochs": 0, "val": False, "batch": 8, "sync_bn": True, "ema": True, "data": "synthetic", "device": "cpu",
 }  # fmt: skip
 # One step whose movement is the gradient itself.

@@ -46,10 +46,11 @@ def one_val_picture(tmp_path_factory: pytest.TempPathFactory) -> str:
 def trained(dataset: str, one_val_picture: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Whole trainings: straight on 1 and 2 ranks, stopped and resumed on 2, and continued on the other number both ways."""
     project = str(tmp_path_factory.mktemp("runs"))
-    found: dict[str, Any] = {"straight on 1": runs.train(dataset, project, "straight1")}
-    stopped = runs.train(dataset, project, "stopped1", {"stop_after_epoch": 1})
+    start = runs.learn_a_little(dataset, project)
+    found: dict[str, Any] = {"straight on 1": runs.train(start, dataset, project, "straight1")}
+    stopped = runs.train(start, dataset, project, "stopped1", {"stop_after_epoch": 1})
     shutil.copytree(stopped["dir"], Path(project) / "continued_on_2")
-    arguments = (dataset, one_val_picture, project, str(Path(project) / "continued_on_2"))
+    arguments = (start, dataset, one_val_picture, project, str(Path(project) / "continued_on_2"))
     two = launch.spawn_ddp_train(ranks.run_session, arguments, num_processes=2)
     found |= {f"{name} on 2" if name in ("straight", "stopped", "resumed") else name: value for name, value in two.items()}
     found["stopped on 1"] = stopped

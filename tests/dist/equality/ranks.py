@@ -159,14 +159,14 @@ def infinity_on_rank_1() -> list[tuple[bool, float]] | None:
     return collectives.gather_objects((moved, float((net[0].weight.detach() - before).abs().max())))
 
 
-def run_session(data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:
+def run_session(start: str, data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:
     """Run everything that trains from files on this many ranks; each training joins and leaves its own process group."""
     torch.set_num_threads(1)
     found: dict[str, Any] = {}
     with launch.process_group(launch.detect(os.environ), device="cpu"):
         found["metrics"] = [validation.metrics(data), validation.metrics(small)]
-    found["straight"] = runs.train(data, project, "straight2")
-    stopped = runs.train(data, project, "stopped2", {"stop_after_epoch": 1})
+    found["straight"] = runs.train(start, data, project, "straight2")
+    stopped = runs.train(start, data, project, "stopped2", {"stop_after_epoch": 1})
     _once(lambda: shutil.copytree(stopped["dir"], Path(project) / "continued_on_1"))
     found["stopped"] = stopped
     found["resumed"] = runs.resume(str(stopped["dir"]))
