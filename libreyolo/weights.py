@@ -107,7 +107,8 @@ def pretrained(family: Family, size: str, wish: Any, cwd: Path) -> tuple[dict[st
     else:
         path = find(family.published_name(size) if published else str(wish), cwd)
     if family.backbones:
-        found = family.network.from_backbone(checkpoint.state_of(checkpoint.read(path), path), size)
+        state = checkpoint.state_of(checkpoint.read(path), path)
+        found = None if family.network.accepts(state) else family.network.from_backbone(state, size)
         if found is not None:
             return found, {}, f"the backbone file {path}"
         if wish is True:
