@@ -65,11 +65,13 @@ def sample(values: Tensor, shapes: Sequence[tuple[int, int]], places: Tensor, we
     """
     batch, _, heads, features = values.shape
     num_queries = places.shape[1]
-    grids = (2 * places - 1).transpose(1, 2).flatten(0, 1)  # [B * M, Q, L, P, 2], in [-1, 1]
+    # In mixed precision too, places stay float32: bfloat16 knows 1 in 256, a third of a cell of an 80-cell map.
+    wide = torch.promote_types(values.dtype, places.dtype)
+    grids = (2 * places - 1).transpose(1, 2).flatten(0, 1).to(wide)  # [B * M, Q, L, P, 2], in [-1, 1]
     read = []
     for level, (tokens, (height, width)) in enumerate(zip(values.split([h * w for h, w in shapes], dim=1), shapes, strict=True)):
-        maps = tokens.permute(0, 2, 3, 1).reshape(batch * heads, features, height, width)
-        read.append(F.grid_sample(maps, grids[:, :, level].to(maps.dtype), mode="bilinear", padding_mode="zeros", align_corners=False))
+        maps = tokens.permute(0, 2, 3, 1).reshape(batch * heads, features, height, width).to(wide)
+        read.append(F.grid_sample(maps, grids[:, :, level], mode="bilinear", padding_mode="zeros", align_corners=False))
     shares = weights.transpose(1, 2).reshape(batch * heads, 1, num_queries, -1)
     summed = (torch.cat(read, dim=-1) * shares).sum(dim=-1)  # [B * M, E, Q]
     return summed.reshape(batch, heads * features, num_queries).transpose(1, 2)

@@ -147,10 +147,20 @@ def test_asked_classes_are_chosen_before_the_best_are_counted() -> None:
 @pytest.mark.slow
 def test_a_run_from_a_backbone_file_leaves_its_norms_and_stem_and_moves_the_rest(small: network.RTDETR, tmp_path: Path) -> None:
     torch.save(small.backbone.state_dict(), tmp_path / "backbone.pth")
-    keys = {k: v for k, v in QUICK.items() if k != "aux_weight"} | {"epochs": 1, "max_steps": 1, "val": False, "warmup_epochs": 0, "project": str(tmp_path)}
+    keys = {k: v for k, v in QUICK.items() if k != "aux_weight"} | {
+        "epochs": 1,
+        "max_steps": 1,
+        "val": False,
+        "warmup_epochs": 0,
+        "project": str(tmp_path),
+    }
     result = LibreYOLO("rtdetrr18").train(draw_set(tmp_path / "set"), pretrained=str(tmp_path / "backbone.pth"), **keys)
     trained = torch.load(result["last_checkpoint"], weights_only=True)["train_model"]
-    stem, statistic, weight = "conv1.conv1_1.conv.weight", "res_layers.3.blocks.1.branch2b.norm.running_var", "res_layers.3.blocks.1.branch2b.conv.weight"
+    stem, statistic, weight = (
+        "conv1.conv1_1.conv.weight",
+        "res_layers.3.blocks.1.branch2b.norm.running_var",
+        "res_layers.3.blocks.1.branch2b.conv.weight",
+    )
     before = small.backbone.state_dict()
     assert torch.equal(trained[f"backbone.{stem}"], before[stem])
     assert torch.equal(trained[f"backbone.{statistic}"], before[statistic])

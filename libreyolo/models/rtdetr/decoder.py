@@ -86,7 +86,7 @@ class Decoder(nn.Module):
         anchors, valid = anchor_logits(shapes, tokens.device)
         memory = self.enc_output(tokens * valid.to(tokens.dtype))
         scores = self.enc_score_head(memory)
-        logits = self.enc_bbox_head(memory) + anchors.to(memory.dtype)
+        logits = self.enc_bbox_head(memory) + anchors.to(torch.promote_types(memory.dtype, anchors.dtype))
         count = min(NUM_QUERIES, tokens.shape[1])
         best = scores.amax(dim=-1).topk(count, dim=1).indices.unsqueeze(-1)
         references = logits.gather(1, best.expand(-1, -1, 4))

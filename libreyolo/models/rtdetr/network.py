@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from libreyolo.errors import UserError
 from libreyolo.models.rtdetr.decoder import Decoder, Layers
-from libreyolo.nn.denoising import Denoising
+from libreyolo.nn.denoising import Denoising, no_queries
 from libreyolo.nn.hgnetv2 import HGNetv2
 from libreyolo.nn.hybrid_encoder import HybridEncoder
 from libreyolo.nn.presnet import PResNet
@@ -120,7 +120,11 @@ def from_backbone(state: Mapping[str, Tensor], size: str) -> dict[str, Tensor] |
 
 
 class RTDETR(nn.Module):
-    """Images [B, 3, H, W] (RGB in [0, 1], sides a multiple of 32) to boxes with class logits; `denoising` as in training (see `Decoder`)."""
+    """Images [B, 3, H, W] (RGB in [0, 1], sides a multiple of 32) to boxes with class logits.
+
+    With `denoising` every layer answers, as the loss needs it; the queries themselves are left out when evaluating, so that a validation loss says
+    how pictures are detected and does not depend on how they are grouped.
+    """
 
     def __init__(self, size: str, nc: int) -> None:
         super().__init__()
@@ -132,6 +136,8 @@ class RTDETR(nn.Module):
         self.decoder = Decoder(plan.width, nc, plan.num_layers, plan.eval_layer)
 
     def forward(self, images: Tensor, denoising: Denoising | None = None) -> RTDETROutput:
+        if denoising is not None and not self.training:
+            denoising = no_queries(denoising.labels, denoising.boxes)
         matching, denoised = self.decoder(self.encoder(self.backbone(images)), denoising)
         return RTDETROutput(matching, denoised, denoising, (images.shape[2], images.shape[3]))
 
