@@ -28,7 +28,7 @@ check: lint ## lint and the fast tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow"
 
 test: lint ## lint and every test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 clean: ## remove the environment and caches, never outputs/
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
