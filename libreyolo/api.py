@@ -166,11 +166,7 @@ class LibreYOLO:
 
     def _start(self, recipe: Recipe, cwd: Path, resumed: resume.Resumed | None) -> build.Start:
         if recipe.pretrained and resumed is None:
-            name = self.family.published_name(self.size) if recipe.pretrained is True else str(recipe.pretrained)
-            file = weights_files.load(weights_files.find(name, cwd))
-            if file.family.name != self.family.name:
-                raise UserError(f"pretrained={recipe.pretrained} is a {file.family.name} file; this model is {self.family.name}.")
-            return build.Start(file.state, file.options, str(file.path))
+            return build.Start(*weights_files.pretrained(self.family, self.size, recipe.pretrained, cwd))
         if self._file is None:
             return build.Start(None, self._options, "random weights")
         # The net may have moved on since the file was read (trained, edited): it wins over the file.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.hub import download_url_to_file
 
 from libreyolo.engine import checkpoint
 from libreyolo.errors import UserError, nearest
@@ -91,6 +92,49 @@ def _fetch(name: str, folder: Path) -> Path:
             f"https://huggingface.co/LibreYOLO/{stem}, and put it at {target}."
         ) from error
     write_bytes(target, content)
+    return target
+
+
+def pretrained(family: Family, size: str, wish: Any, cwd: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
+    """Return the state that `pretrained=wish` means, options for `network.build`, and a name for the log. Raises UserError.
+
+    True: the ImageNet weights of the backbone where the family has such, else the published weights of the whole network. A path or name: that
+    file, of a backbone or a whole network of this family.
+    """
+    published = wish is True and not family.backbones
+    if wish is True and family.backbones:
+        path = _fetch_backbone(family.backbones[size], f"{family.name}{size}", cwd)
+    else:
+        path = find(family.published_name(size) if published else str(wish), cwd)
+    if family.backbones:
+        state = checkpoint.state_of(checkpoint.read(path), path)
+        found = None if family.network.accepts(state) else family.network.from_backbone(state, size)
+        if found is not None:
+            return found, {}, f"the backbone file {path}"
+        if wish is True:
+            raise UserError(f"{path} does not hold the backbone of {family.name}{size}; remove it, and it is fetched anew.")
+    file = load(path)
+    if file.family.name != family.name:
+        raise UserError(f"pretrained={wish} is a {file.family.name} file; this model is {family.name}.")
+    return file.state, file.options, str(path)
+
+
+def _fetch_backbone(address: str, model: str, cwd: Path) -> Path:
+    """Return a backbone's file in `weights/` below `cwd`, fetched where it is not there."""
+    name = address.rpartition("/")[2]
+    target = cwd / "weights" / name
+    if target.exists():
+        return target
+    log.info("%s is not on disk: fetching %s.", name, address)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        download_url_to_file(address, str(target), progress=False)
+    except Exception as error:  # from a missing network to a full disk; each means the same to the user
+        reason = type(error).__name__ + ": " + str(error).strip().split("\n")[0].rstrip(".")[:150]
+        raise UserError(
+            f"The backbone of {model} could not be fetched ({reason}): where there is a network, download {address} and put it at {target}, "
+            "or train without pretrained=."
+        ) from error
     return target
 
 

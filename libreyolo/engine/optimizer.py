@@ -42,7 +42,7 @@ def _parameter_kinds(net: nn.Module) -> dict[str, str]:
     for module_name, module in net.named_modules():
         for own_name, _ in module.named_parameters(recurse=False):
             full = f"{module_name}.{own_name}" if module_name else own_name
-            if own_name == "weight":
+            if own_name.endswith("weight"):  # attention keeps its projections in one `in_proj_weight`
                 kinds[full] = "norm" if isinstance(module, NORMS) else "weight"
             else:
                 kinds[full] = "other"

@@ -7,7 +7,7 @@ modules are imported when they are first asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
@@ -29,6 +29,8 @@ class Family:
     recipe: its dataclass of arguments.
     input: its input convention.
     spawns: whether more than one GPU starts processes by itself.
+    backbones: size -> address of its backbone's ImageNet weights, which `pretrained=true` then means; empty: it means the published weights of
+        the whole network. Needs `from_backbone(state, size)` in `network`.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Family:
     recipe: type[Recipe]
     input: InputSpec
     spawns: bool = True
+    backbones: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def network(self) -> Any:

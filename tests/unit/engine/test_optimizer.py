@@ -40,6 +40,10 @@ def test_only_weights_decay() -> None:
     assert [group["weight_decay"] for group in parameter_groups(Net(), 0.1)] == [0.0, 0.1, 0.0]
 
 
+def test_the_projections_of_attention_are_weights() -> None:
+    assert names(nn.MultiheadAttention(4, 2)) == [["in_proj_weight", "out_proj.weight"], ["in_proj_bias", "out_proj.bias"]]
+
+
 def test_a_shared_parameter_is_listed_once() -> None:
     net = Net()
     listed = [id(p) for group in parameter_groups(net, 0.1) for p in group["params"]]  # type: ignore[attr-defined]
