@@ -45,6 +45,7 @@ class TrainStep:
         self.net, self.task, self.optimizer = net, task, optimizer
         self.device, self.amp_dtype, self.clip_max_norm = device, amp_dtype, clip_max_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
+        self._scale: float | None = None  # as last read; None until the first step, for a resumed run sets it first
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.world_size = collectives.world_size()
 
@@ -123,10 +124,11 @@ class TrainStep:
             self.optimizer.step()
             moved = True
         else:
-            before = self.scaler.get_scale()
+            before = self.scaler.get_scale() if self._scale is None else self._scale
             self.scaler.step(self.optimizer)
             self.scaler.update()
-            moved = self.scaler.get_scale() >= before  # the one flag that float16 reads from the device
+            self._scale = self.scaler.get_scale()  # the one flag that float16 reads from the device
+            moved = self._scale >= before
         self.optimizer.zero_grad(set_to_none=True)
         return moved
 
