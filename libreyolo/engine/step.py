@@ -56,12 +56,12 @@ class TrainStep:
         device; summed over ranks it is the loss of the window) and whether the weights moved (float16 may skip a step).
         """
         known = self._window_stats(window)
+        facts = self._window_facts(window)
         num_pictures = max(sum(pictures), 1)
         parts: dict[str, Tensor] = {}
         waiting: list[dict[str, Term]] = []  # terms of one shared normaliser, divided at the window's end
         for index, batch in enumerate(window):
             with self._no_sync() if index + 1 < len(window) else nullcontext():
-                facts = collectives.max_integers(self.task.facts(batch), self.device)
                 with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
                     terms = self.task.terms(self.net, batch, facts)
                 deferred = len(window) > 1 and not known and _share_one_normaliser(terms)
@@ -77,6 +77,11 @@ class TrainStep:
         if waiting:
             parts = self._divide_window(waiting, 1.0 / num_pictures)
         return parts, self._move()
+
+    def _window_facts(self, window: Sequence[Any]) -> dict[str, int]:
+        """Return what the forwards need to know, over all ranks and micro-batches: a window is one batch, however it is cut."""
+        found = [self.task.facts(batch) for batch in window]
+        return collectives.max_integers({name: max(f[name] for f in found) for name in found[0]}, self.device)
 
     def _window_stats(self, window: Sequence[Any]) -> dict[str, Tensor]:
         """Return global stats by normaliser for the whole window, where the targets alone decide them, in one all-reduce."""

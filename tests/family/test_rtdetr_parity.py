@@ -57,7 +57,7 @@ def constant_noise(seed: int, keys: Any, num_queries: int, num_classes: int) -> 
 
 
 LOSSES = [
-    pytest.param(size, run, marks=pytest.mark.slow if size != "r18" else ())
+    pytest.param(size, run, marks=pytest.mark.slow if size != "r18" or run == "loss_crowded" else ())
     for size in ("r18", "r50m")
     for run in ("loss", "loss_denoising", "loss_crowded")
     if run in RECORD[size]
