@@ -103,8 +103,8 @@ class Recipe:
     def __post_init__(self) -> None:
         """Check what types cannot say. Raises UserError."""
         self.imgsz = checks.image_size(self.imgsz)
-        if self.batch == 0 or self.batch < -1:
-            raise UserError(f"batch={self.batch} is not a batch: use a positive number of pictures, or -1 to have it measured.")
+        if self.batch < 1:
+            raise UserError(f"batch={self.batch} is not a batch: use a positive number of pictures (it is not measured automatically).")
         for name in ("epochs", "eval_interval", "log_interval"):
             checks.at_least(name, getattr(self, name), 1)
         for name in ("workers", "min_samples", "patience", "save_period", "no_aug_epochs", "warmup_epochs", "average_best", "precise_bn"):

@@ -9,6 +9,7 @@ import importlib
 import logging
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from numbers import Real
 from pathlib import Path
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 MAX_FAILURES = 3
 
 
-class Tracker(Listener):
+class Tracker(Listener, ABC):
     """What every tracker does: it is started, gets numbers, and is closed, as failed where the run failed.
 
     The package is imported on construction, so a missing one stops the run before it trains. A tracker that cannot start stops it too, with
@@ -42,17 +43,17 @@ class Tracker(Listener):
         self._num_failures = 0
         self.package = _import(self.module, self.name)
 
+    @abstractmethod
     def start(self, start_epoch: int) -> None:
         """Open the run; `start_epoch` epochs are already there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send(self, values: dict[str, float], epoch: int) -> None:
         """Send one epoch's numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self, *, failed: bool) -> None:
         """Close the run."""
-        raise NotImplementedError
 
     def on_train_start(self, event: TrainStart) -> None:
         try:

@@ -61,7 +61,8 @@ def test_an_unknown_choice_names_the_nearest_one(composed: Compose, typed: str, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"batch": 0}, "batch=0 is not a batch: use a positive number of pictures, or -1"),
+        ({"batch": 0}, "batch=0 is not a batch: use a positive number of pictures"),
+        ({"batch": -1}, "batch=-1 is not a batch: use a positive number of pictures"),
         ({"batch": -7}, "batch=-7 is not a batch"),
         ({"epochs": 0}, "epochs=0 is too small: it must be 1 or more"),
         ({"lr0": float("nan")}, "lr0=nan"),
