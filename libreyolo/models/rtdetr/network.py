@@ -18,6 +18,7 @@ from libreyolo.nn.denoising import Denoising, no_queries
 from libreyolo.nn.hgnetv2 import HGNetv2
 from libreyolo.nn.hybrid_encoder import HybridEncoder
 from libreyolo.nn.presnet import PResNet
+from libreyolo.ops.state import require_same
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     size = _size(state)
     with torch.device("meta"):
         expected = build(size, nc).state_dict()
-    _compare(state, expected)
+    require_same(state, expected, "rtdetr")
     return {"size": size, "nc": nc}
 
 
@@ -159,17 +160,3 @@ def _width(state: Mapping[str, Tensor], name: str) -> int:
     if name not in state or state[name].ndim < 2:
         raise UserError(f"These weights are not rtdetr: they have no {name}.")
     return int(state[name].shape[0])
-
-
-def _compare(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise UserError at the first difference. BatchNorm's step counters may be missing: files of frozen backbones have none."""
-    for name, tensor in expected.items():
-        if name not in state:
-            if name.endswith("num_batches_tracked"):
-                continue
-            raise UserError(f"These weights are not a whole rtdetr: {name} is missing.")
-        if state[name].shape != tensor.shape:
-            raise UserError(f"These weights are not rtdetr: {name} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}.")
-    for name in state:
-        if name not in expected:
-            raise UserError(f"These weights are not rtdetr: it has no {name}.")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from libreyolo.errors import UserError
 from libreyolo.nn.conv import ConvBNAct
 from libreyolo.nn.gelan import WIDTHS, GelanBackbone, GelanNeck, GelanWidths, RepCspElan, SppElan, upsample
+from libreyolo.ops.state import require_same
 
 REG_MAX = 16
 STRIDES = (8, 16, 32)
@@ -69,7 +70,7 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     if not sizes:
         raise UserError(f"These weights are not yolo9: no size has {stem[0]} channels in backbone.conv0 and {stem[1]} after backbone.elan1.")
     aux = any(name.startswith("aux") for name in state)
-    _compare(state, build_on_meta(sizes[0], nc, tower, aux).state_dict())
+    require_same(state, build_on_meta(sizes[0], nc, tower, aux).state_dict(), "yolo9")
     return {"size": sizes[0], "nc": nc, "tower_classes": tower, "aux": aux}
 
 
@@ -170,17 +171,3 @@ def _shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
     if name not in state or state[name].ndim != 4:
         raise UserError(f"These weights are not yolo9: they have no convolution {name}.")
     return state[name].shape
-
-
-def _compare(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise UserError at the first difference. BatchNorm's step counters may be missing: old files left them out."""
-    for name, tensor in expected.items():
-        if name not in state:
-            if name.endswith("num_batches_tracked"):
-                continue
-            raise UserError(f"These weights are not a whole yolo9: {name} is missing.")
-        if state[name].shape != tensor.shape:
-            raise UserError(f"These weights are not yolo9: {name} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}.")
-    for name in state:
-        if name not in expected:
-            raise UserError(f"These weights are not yolo9: it has no {name}.")

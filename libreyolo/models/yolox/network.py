@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from libreyolo.errors import UserError
 from libreyolo.nn.conv import ConvBNAct
+from libreyolo.ops.state import require_same
 
 STRIDES = (8, 16, 32)
 PRIOR = 0.01  # probability that a fresh head gives to any object and to any class (RetinaNet's, arXiv 1708.02002, section 3.3)
@@ -78,7 +79,7 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     if not sizes:
         raise UserError(f"These weights are not yolox: no size has {stem} channels in backbone.backbone.stem.")
     with torch.device("meta"):
-        _compare(state, build(sizes[0], nc).state_dict())
+        require_same(state, build(sizes[0], nc).state_dict(), "yolox")
     return {"size": sizes[0], "nc": nc}
 
 
@@ -273,17 +274,3 @@ def _shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
     if name not in state or state[name].ndim != 4:
         raise UserError(f"These weights are not yolox: they have no convolution {name}.")
     return state[name].shape
-
-
-def _compare(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise UserError at the first difference. BatchNorm's step counters may be missing: old files left them out."""
-    for name, tensor in expected.items():
-        if name not in state:
-            if name.endswith("num_batches_tracked"):
-                continue
-            raise UserError(f"These weights are not a whole yolox: {name} is missing.")
-        if state[name].shape != tensor.shape:
-            raise UserError(f"These weights are not yolox: {name} has shape {tuple(state[name].shape)}, expected {tuple(tensor.shape)}.")
-    for name in state:
-        if name not in expected:
-            raise UserError(f"These weights are not yolox: it has no {name}.")
