@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from libreyolo.data.sampler import Item, Sampler
+from libreyolo.data.socket_folder import keep_socket_paths_short
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import Batch
 from libreyolo.ops.keyed import derive
@@ -202,6 +203,8 @@ class Loader(Generic[B]):
             yield batch
 
     def _start(self) -> DataLoader[Any]:
+        if self._workers:
+            keep_socket_paths_short()
         return DataLoader(
             self._guarded,  # type: ignore[arg-type]  # a map-style dataset whose keys are Items
             batch_sampler=self._plan,
