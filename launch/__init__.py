@@ -18,6 +18,7 @@ from launch.errors import (
 from launch.failure import is_consequence
 from launch.group import choose_backend, process_group
 from launch.guard import check_main_guard
+from launch.leaving import told_of_signals
 from launch.spawn import check_can_spawn, spawn_ddp_train
 from launch.support import require_spawn_support
 
@@ -46,4 +47,5 @@ __all__ = [
     "require_spawn_support",
     "spawn_ddp_train",
     "strip_local_rank",
+    "told_of_signals",
 ]

@@ -11,16 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from libreyolo.assembly.parts import Assembly, Seat
-from libreyolo.engine import collectives
+from libreyolo.engine import collectives, rank_state
 from libreyolo.engine.batchnorm import synchronise, warn_small_batch
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
+from libreyolo.engine.interruption import Interruption
+from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.optimizer import build_optimizer, parameter_groups
 from libreyolo.engine.precise_bn import recompute_statistics
 from libreyolo.engine.progress import Progress
+from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
-from libreyolo.engine.trainer import EpochSummary, Plan, Trainer
+from libreyolo.engine.trainer import Plan, Trainer
 from libreyolo.errors import UserError
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.task import Loader
@@ -94,6 +97,11 @@ class Training:
     optimizer: torch.optim.Optimizer
     loaders: list[Loader]
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The network and its average, where there is one."""
+        return [self.bare, *([self.ema.average] if self.ema else [])]
+
     def load_state(self, content: Mapping[str, Any]) -> None:
         """Put a training checkpoint back: weights, average, optimiser, scaler. Raises UserError for what is missing or does not fit."""
         live = content.get("train_model", content["model"])
@@ -105,6 +113,8 @@ class Training:
             self.optimizer.load_state_dict(content["optimizer"])
             if content.get("scaler"):
                 self.trainer.step.scaler.load_state_dict(content["scaler"])
+            if content.get("ranks"):  # the run ended in the middle of an epoch
+                self.trainer.earlier_losses = rank_state.put_back(content["ranks"], self.modules)
         except (KeyError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"The checkpoint does not fit this run and was not resumed: {reason}") from error
@@ -125,6 +135,8 @@ def training(
     progress: Progress,
     save: Callable[[EpochSummary], None],
     tell: Callable[[str, Any], None],
+    save_midway: Callable[[LossLog], None] = lambda losses: None,
+    interruption: Interruption | None = None,
 ) -> Training:
     """Return everything that training needs, on this rank's device."""
     device = seat.device
@@ -147,15 +159,23 @@ def training(
     )
     task = assembly.task()
     wrapped = collectives.wrap(bare, device)
-    step = TrainStep(wrapped, task, optimizer, device=device, amp_dtype=amp_dtype(recipe, device), clip_max_norm=recipe.clip_max_norm)
+    interruption = interruption or Interruption()
+    step = TrainStep(
+        wrapped,
+        task,
+        optimizer,
+        device=device,
+        amp_dtype=amp_dtype(recipe, device),
+        clip_max_norm=recipe.clip_max_norm,
+        asked_to_leave=interruption.asked,
+    )
     train_loader = assembly.train_loader(seat, recipe.batch)
     val_loader = assembly.val_loader(seat, max(recipe.batch // seat.world_size, 1)) if recipe.val else None
     accumulate = accumulation(recipe)
     steps_per_epoch = -(-train_loader.steps(0) // accumulate)
 
     def before_last_validation(judged: nn.Module, epoch: int) -> None:
-        if recipe.precise_bn:
-            recompute_statistics(judged, task, train_loader, recipe.precise_bn, epoch=epoch)
+        recompute_statistics(judged, task, train_loader, recipe.precise_bn, epoch=epoch, leaving=interruption.asked_anywhere)
 
     trainer = Trainer(
         net=wrapped,
@@ -176,10 +196,13 @@ def training(
             val_loss=recipe.val_loss,
             max_steps=recipe.max_steps,
             stop_after_epoch=recipe.stop_after_epoch,
+            nonfinite=recipe.nonfinite,
         ),
         progress=progress,
         save=save,
         tell=tell,
-        before_last_validation=before_last_validation,
+        save_midway=save_midway,
+        interruption=interruption,
+        before_last_validation=before_last_validation if recipe.precise_bn else None,
     )
     return Training(trainer, bare, ema, optimizer, [loader for loader in (train_loader, val_loader) if loader])

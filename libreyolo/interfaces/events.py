@@ -18,6 +18,7 @@ class TrainStart:
     steps_per_epoch: int
     world_size: int
     names: dict[int, str]
+    resumed: bool = False  # also where it goes on inside its first epoch
 
 
 @dataclass(frozen=True)
@@ -66,10 +67,11 @@ class CheckpointSaved:
 
 @dataclass(frozen=True)
 class TrainEnd:
-    """After the last epoch (or an early stop); `result` is what train() returns."""
+    """After the last epoch (or an early stop); `result` is what train() returns. completed: False where stop_after_epoch left some to train."""
 
     run_dir: Path
     result: dict[str, Any]
+    completed: bool = True
 
 
 @dataclass(frozen=True)

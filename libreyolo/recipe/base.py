@@ -75,6 +75,7 @@ class Recipe:
     poly_power: float = key(0.9, "exponent of scheduler=poly")
     lr_drop: int = key(100, "epoch of the drop by ten of scheduler=step")
     clip_max_norm: float = key(0.0, "clip the gradient to this L2 norm; 0: off")
+    nonfinite: str = key("skip", "what follows a step whose loss or gradient is not finite: skip (it moves nothing, is counted and named) or stop")
     freeze: Any = key(None, "parameters that stay as they are: first N parts of the network, or names (list or one)")
 
     # Averages of the weights
@@ -121,6 +122,7 @@ class Recipe:
         checks.one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
         checks.one_of("scheduler", self.scheduler, ("yoloxwarmcos", "linear", "cos", "flat_cosine", "poly", "constant", "step"))
         checks.one_of("amp_dtype", self.amp_dtype, ("auto", "bfloat16", "float16"))
+        checks.one_of("nonfinite", self.nonfinite, ("skip", "stop"))
         checks.one_of("backend", self.backend, (None, "nccl", "gloo"))
         checks.one_of("cache", self.cache, (False, "ram", "disk"))
         for logger in self.loggers:

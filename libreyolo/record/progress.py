@@ -76,7 +76,10 @@ class ProgressListener(Listener):
 
     def on_train_end(self, event: TrainEnd) -> None:
         self._stop()
-        log.info("%s", _final_table(event, self._row, self._data, self._best_path))
+        if event.completed:
+            log.info("%s", _final_table(event, self._row, self._data, self._best_path))
+        else:
+            log.info("Stopped as asked after epoch %s; go on with resume=%s", self._row.get("epoch", 0), event.run_dir)
 
     def on_exception(self, event: TrainFailed) -> None:
         self._stop()

@@ -44,8 +44,8 @@ class Tracker(Listener, ABC):
         self.package = _import(self.module, self.name)
 
     @abstractmethod
-    def start(self, start_epoch: int) -> None:
-        """Open the run; `start_epoch` epochs are already there."""
+    def start(self, start_epoch: int, *, resumed: bool) -> None:
+        """Open the run, the earlier one again where this is a resumed training; `start_epoch` epochs are already there."""
 
     @abstractmethod
     def send(self, values: dict[str, float], epoch: int) -> None:
@@ -57,7 +57,7 @@ class Tracker(Listener, ABC):
 
     def on_train_start(self, event: TrainStart) -> None:
         try:
-            self.start(event.start_epoch)
+            self.start(event.start_epoch, resumed=event.resumed or event.start_epoch > 0)
         except Exception as error:
             raise UserError(f"{self.name} could not be started ({_one_line(error)}); mend that or leave it out of loggers=.") from error
         self._started = True
@@ -94,9 +94,9 @@ class TensorBoard(Tracker):
     name = "tensorboard"
     module = "torch.utils.tensorboard"
 
-    def start(self, start_epoch: int) -> None:
+    def start(self, start_epoch: int, *, resumed: bool) -> None:
         # What a run wrote after the checkpoint it is resumed from is hidden, or the curve would run backwards.
-        purge = start_epoch + 1 if start_epoch else None
+        purge = start_epoch + 1 if resumed else None
         self._writer = self.package.SummaryWriter(log_dir=str(self.run_dir / "tensorboard"), purge_step=purge)
 
     def send(self, values: dict[str, float], epoch: int) -> None:
@@ -114,9 +114,9 @@ class Wandb(Tracker):
     name = "wandb"
     module = "wandb"
 
-    def start(self, start_epoch: int) -> None:
+    def start(self, start_epoch: int, *, resumed: bool) -> None:
         id_file = self.run_dir / "wandb_id.txt"
-        run_id = _read_id(id_file) if start_epoch else None
+        run_id = _read_id(id_file) if resumed else None
         self._run = self.package.init(
             project=self.project,
             name=self.run_dir.name,
@@ -144,11 +144,11 @@ class Mlflow(Tracker):
     name = "mlflow"
     module = "mlflow"
 
-    def start(self, start_epoch: int) -> None:
+    def start(self, start_epoch: int, *, resumed: bool) -> None:
         # Through the client, not the module's "active run": that one is global, and may be the user's own.
         self._client = self.package.MlflowClient()
         id_file = self.run_dir / "mlflow_id.txt"
-        run_id = _read_id(id_file) if start_epoch else None
+        run_id = _read_id(id_file) if resumed else None
         if run_id is None:
             experiment = self._client.get_experiment_by_name(self.project)
             experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(self.project)
