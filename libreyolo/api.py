@@ -27,7 +27,6 @@ from libreyolo.engine.validate import validate
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.place import Place, earlier_life, train_at
-from libreyolo.predict import check_settings
 from libreyolo.predict import run as run_prediction
 from libreyolo.recipe import Recipe, checks
 from libreyolo.recipe.checks import image_hw, image_size, on_stride
@@ -50,7 +49,7 @@ class LibreYOLO:
         self._given, self._origin = str(model), ""  # as the caller named it; the file behind it, "" for random weights
         if str(model) in known:
             self.family, self.size = known[str(model)]
-            self.names = {i: f"class_{i}" for i in range(80)}
+            self.names = {i: f"class_{i}" for i in range(self.family.default_nc)}
             self.imgsz = schema.default_imgsz(self.family, self.size)
             self._options: dict[str, Any] = {}
             self._extras: dict[str, Any] = {}
@@ -240,16 +239,17 @@ class LibreYOLO:
 
     # ---------------------------------------------------------------------------------------------------------- using a model
 
-    def val(self, data: str | Path | None = None, *, split: str = "val", conf: float = 0.001, iou: float = 0.6, **arguments: Any) -> dict[str, float]:
+    def val(
+        self, data: str | Path | None = None, *, split: str = "val", conf: float | None = None, iou: float | None = None, **arguments: Any
+    ) -> dict[str, float]:
         """Validate this model and return its metrics by column name ("metrics/mAP50-95").
 
-        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. `arguments`: batch,
-        imgsz, device, workers, max_det and the like, as in `train`; those left out are as the training judged itself, so that a run's
-        best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ in number.
+        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. conf, iou: thresholds
+        of boxes (0.001 and 0.6). `arguments`: batch, imgsz, device, workers, max_det and the like, as in `train`; those left out are as the
+        training judged itself, so that a run's best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ
+        in number.
         """
         cwd = Path.cwd()
-        checks.in_range("conf", conf, 0.0, 1.0)
-        checks.in_range("iou", iou, 0.0, 1.0)
         trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
         given = {} if data is None else {"data": str(data), "data_dir": None}
         values = {"data": None, "imgsz": self.imgsz, **trained, **given, **arguments}
@@ -265,7 +265,7 @@ class LibreYOLO:
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
             if loader is None:
                 raise UserError(f"{values['data']} has no {split} split to validate on.")
-            task = assembly.task(split, conf=conf, iou=iou)
+            task = assembly.task(split, **_given(conf=conf, iou=iou))
             found = validate(self.net.to(device), task, loader, device=device, amp_dtype=build.amp_dtype(recipe, device))
             loader.close()
             return found.metrics
@@ -276,28 +276,29 @@ class LibreYOLO:
         self,
         source: Any,
         *,
-        conf: float = 0.25,
-        iou: float = 0.45,
+        conf: float | None = None,
+        iou: float | None = None,
         imgsz: int | Sequence[int] | None = None,
         device: Any = None,
         classes: Sequence[int] | None = None,
-        max_det: int = 300,
+        max_det: int | None = None,
         batch: int = 1,
         save: str | Path | None = None,
     ) -> list[Result]:
         """Return one Result for each picture of `source`: a file, a folder, a glob, a PIL picture, an RGB uint8 array, or a list of those.
 
-        conf, iou: lowest score kept, and the overlap above which the weaker of two boxes of a class goes. classes: keep only these ids. save: a
-        folder for the drawn pictures.
+        conf, iou: lowest score kept (0.25 where left out), and the overlap above which the weaker of two boxes of a class goes (0.45). classes:
+        keep only these ids. max_det: most predictions of a picture (300). One that means nothing for this model's task is refused. save: a folder
+        for the drawn pictures.
         """
         wanted = image_size(imgsz if imgsz is not None else self.imgsz)
-        check_settings(self.names, conf=conf, iou=iou, max_det=max_det, batch=batch, classes=classes)
+        checks.at_least("batch", batch, 1)
+        settings = _given(conf=conf, iou=iou, classes=classes, max_det=max_det)
+        predictor = assembly_for(self.family).predictor(self.family, self._spec(), self.names, **settings)
         on_stride(wanted, self.family.input.stride)
         self._pick_device(device if device is not None else str(self.device))
-        assembly = assembly_for(self.family)
-        task = assembly.predictor(self.family, self._spec(), self.names, conf=conf, iou=iou, max_det=max_det, classes=classes)
-        found = run_prediction(self.net, task, source, cwd=Path.cwd(), hw=image_hw(wanted), batch=batch, device=self.device)
-        results = [Result(picture, prediction, self.names, path) for path, picture, prediction in found]
+        found = run_prediction(self.net, predictor, source, cwd=Path.cwd(), hw=image_hw(wanted), batch=batch, device=self.device)
+        results = list(found)
         if save is not None:
             save_all(results, Path(save))
         return results
@@ -353,6 +354,11 @@ def _read_cfg(cfg: str | Path | None, cwd: Path) -> dict[str, Any]:
     if cfg is None:
         return {}
     return {k: v for k, v in run_files.read_config(_below(cwd, str(cfg))).items() if k not in ("family", "size", "weights")}
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    """Return the settings that the caller gave; the others keep the task's defaults."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _below(cwd: Path, path: str) -> Path:

@@ -34,12 +34,10 @@ class Recipe:
     pretrained: Any = key(False, "true: the published weights of this family and size; a path: that file; false: keep the weights as they are")
     data: str | None = key(None, "path of a data.yaml, or a built-in name (shapes)")
     data_dir: str | None = key(None, "folder that replaces `path:` of the data.yaml; alone: the folder that holds the data.yaml")
-    num_classes: int | None = key(None, "class count; taken from the data when null, an error when it contradicts the data")
     imgsz: Any = key(640, "network input in pixels: a side, or [height, width]; a multiple of the network's stride")
     workers: int = key(4, "loader processes for each rank")
     cache: Any = key(False, "keep decoded pictures: false, ram or disk")
     min_samples: int = key(0, "repeat a tiny set until an epoch has this many pictures")
-    class_balanced: bool = key(False, "repeat pictures of rare classes (repeat-factor sampling)")
 
     # Length and batch
     epochs: int = key(300, "epochs of the whole schedule")
@@ -70,7 +68,7 @@ class Recipe:
     warmup_epochs: float = key(5.0, "epochs of warm-up")
     warmup_lr_start: float = key(0.0, "learning rate at the first step of the warm-up")
     warmup_momentum: float | None = key(None, "SGD momentum at the first step, raised to `momentum` over the warm-up; null: constant")
-    no_aug_epochs: int = key(15, "last epochs without mosaic and mixup; also the tail of the schedules that have one")
+    no_aug_epochs: int = key(15, "last epochs without strong augmentation; also the tail of the schedules that have one")
     min_lr_ratio: float = key(0.05, "last learning rate over lr0")
     poly_power: float = key(0.9, "exponent of scheduler=poly")
     lr_drop: int = key(100, "epoch of the drop by ten of scheduler=step")
@@ -87,7 +85,6 @@ class Recipe:
     # Validation, checkpoints, records
     val: bool = key(True, "validate on the validation split")
     eval_interval: int = key(10, "validate every this many epochs, and after the last")
-    max_det: int = key(300, "most predictions kept for one picture")
     val_loss: bool = key(False, "also compute the loss on the validation split")
     patience: int = key(50, "stop when the task's metric has not improved for this many epochs; 0: off")
     save_period: int = key(10, "keep epoch_N.pt every this many epochs; 0: only last.pt and best.pt")
@@ -111,7 +108,7 @@ class Recipe:
             checks.at_least(name, getattr(self, name), 0)
         for name in ("lr0", "weight_decay", "warmup_lr_start", "clip_max_norm", "poly_power"):
             checks.at_least(name, getattr(self, name), 0.0)
-        for name in ("max_steps", "stop_after_epoch", "nbs", "num_classes", "nproc", "max_det", "plot_samples", "lr_drop"):
+        for name in ("max_steps", "stop_after_epoch", "nbs", "nproc", "plot_samples", "lr_drop"):
             if getattr(self, name) is not None:
                 checks.at_least(name, getattr(self, name), 1)
         for name in ("momentum", "min_lr_ratio", "ema_decay"):
