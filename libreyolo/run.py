@@ -45,7 +45,7 @@ class Job:
     cwd: Path
     resumed: Resumed | None = None
     callbacks: Sequence[Any] = ()
-    note: str = ""  # about the choice of devices, for the log
+    note: str = ""  # about the choice of devices and batch, for the log; lines
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,8 @@ class _Listeners:
 def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
     if seat.rank == 0:
         recipe = job.recipe
-        if job.note:
-            log.info("%s", job.note)
+        for line in filter(None, job.note.splitlines()):
+            log.info("%s", line)
         log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
         log.info(
             "%d rank(s) on %s%s, global batch %d (%d on each rank), torch %s",
