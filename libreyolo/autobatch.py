@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count, islice
 from typing import Any
 
 import torch
@@ -15,15 +17,17 @@ from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, Seat
 from libreyolo.engine import collectives
 from libreyolo.engine.capacity import Capacity, OutOfMemoryError, global_batch, largest_batch
+from libreyolo.engine.cuda_graph import EAGER_STEPS
 from libreyolo.engine.progress import Progress
 from libreyolo.errors import UserError
+from libreyolo.interfaces.task import Loader
 from libreyolo.run import Job
 
 log = logging.getLogger(__name__)
 
 MEASURE = -1  # the value of `batch` that asks for a measurement
 FIXED_BATCH = 16  # pictures for each process where memory can't be measured: CPU and mps
-STEPS = 2  # the first step makes the optimiser's state; the second one shows the peak
+STEPS = 2  # of a measurement: the first step makes the optimiser's state; the second one shows the peak
 GIB = 2**30
 # What a process of several takes beside its tensors on the first device: its CUDA context and NCCL's buffers, and the context of the parent.
 PROCESS_BYTES = GIB
@@ -73,14 +77,42 @@ def _with_batch(job: Job, found: Settled) -> Job:
     return replace(job, recipe=replace(job.recipe, batch=found.batch), note="\n".join(filter(None, (job.note, found.note))))
 
 
-def settle(job: Job, device: torch.device, world_size: int) -> Settled:
+class CudaMemory:
+    """The memory of one CUDA device, as this process sees it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def available(self) -> int:
+        """Return the bytes that this process may use: what is free, and what its allocator holds already."""
+        self.clear()
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return int(free + torch.cuda.memory_reserved(self.device))
+
+    def clear(self) -> None:
+        """Give back what nobody holds any more, and count the peak anew."""
+        gc.collect()
+        with torch.cuda.device(self.device):
+            torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def peak(self) -> int:
+        """Return the most bytes that the allocator has held since `clear`, once the device has done its work."""
+        torch.cuda.synchronize(self.device)
+        return int(torch.cuda.max_memory_reserved(self.device))
+
+
+def settle(job: Job, device: torch.device, world_size: int, memory: CudaMemory | None = None) -> Settled:
     """Return the global batch for `job` on `world_size` devices like this one.
 
     On CUDA the real step (network, augmentation, loss, backward, optimiser, average, mixed precision, then a validation batch) is run at a few
     small sizes, a line through their peaks says what fits into `memory_fraction` of the memory that is free, and that size is run before it is
     promised. Other devices get FIXED_BATCH pictures for each process. The device is as empty afterwards as before. Raises UserError where not
     even one picture fits, and for what is wrong with the data.
+
+    memory: what is measured; the device's where not given.
     """
+    memory = memory or (CudaMemory(device) if device.type == "cuda" else None)
     # Nothing is kept: the training reads its own data, and copies in memory would be made twice.
     recipe = replace(job.recipe, cache=False, workers=0, batch=1, nbs=None)
     assembly = assembly_for(job.family)(job.family, recipe, job.spec, job.cwd)
@@ -88,12 +120,13 @@ def settle(job: Job, device: torch.device, world_size: int) -> Settled:
         loader = assembly.train_loader(Seat(0, 1, 1, torch.device("cpu")), 1)
         num_pictures = sum(loader.real_pictures(0, step) for step in range(loader.steps(0)))
         loader.close()
-        if device.type != "cuda":
+        if memory is None:
             batch = global_batch(FIXED_BATCH, world_size, nbs=job.recipe.nbs, num_pictures=num_pictures)
             return Settled(batch, f"batch=-1: memory is measured on CUDA devices only; on {device.type} the global batch is {batch}.")
-        probe = _Probe(replace(job, recipe=recipe), assembly, device, distributed=world_size > 1)
-        budget = int(job.recipe.memory_fraction * probe.available()) - probe.reserve
-        capacity = largest_batch(probe.peak, budget=budget, most=max(num_pictures, 1))
+        probe = _Probe(replace(job, recipe=recipe), assembly, device, memory)
+        budget = int(job.recipe.memory_fraction * memory.available()) - (probe.for_ranks() if world_size > 1 else 0)
+        useful = min(num_pictures, job.recipe.nbs or num_pictures)
+        capacity = largest_batch(probe.peak, budget=budget, most=max(-(-useful // world_size), 1))
     finally:
         assembly.close()
     if capacity is None:
@@ -108,31 +141,23 @@ def settle(job: Job, device: torch.device, world_size: int) -> Settled:
 class _Probe:
     """Runs real training steps of a job on one device and reads their peak."""
 
-    def __init__(self, job: Job, assembly: Assembly, device: torch.device, *, distributed: bool) -> None:
-        self.job, self.assembly, self.device = job, assembly, device
-        gradients = sum(p.numel() * p.element_size() for p in self._network().parameters())
-        # Buckets of gradients stand beside the gradients until the first step of a group of ranks has laid the latter into the former.
-        self.reserve = PROCESS_BYTES + gradients if distributed else 0
+    def __init__(self, job: Job, assembly: Assembly, device: torch.device, memory: CudaMemory) -> None:
+        self.job, self.assembly, self.device, self.memory = job, assembly, device, memory
 
-    def available(self) -> int:
-        """Return the bytes that this process may use: what is free, and what its allocator holds already."""
-        _clear(self.device)
-        free, _ = torch.cuda.mem_get_info(self.device)
-        return int(free + torch.cuda.memory_reserved(self.device))
+    def for_ranks(self) -> int:
+        """Return what a rank of several needs beyond its step: DDP's buckets, as large as the gradients, and what a process takes."""
+        return PROCESS_BYTES + sum(p.numel() * p.element_size() for p in self._network().parameters())
 
     def peak(self, batch: int) -> int:
         """Return the most bytes that the allocator held while training and validating at this size. Raises OutOfMemoryError."""
-        _clear(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        full = False
+        self.memory.clear()
         try:
             self._run(batch)
-            return int(torch.cuda.max_memory_reserved(self.device))
+            return self.memory.peak()
         except torch.OutOfMemoryError:
-            full = True
+            pass
         finally:
-            _clear(self.device)
-        assert full
+            self.memory.clear()
         raise OutOfMemoryError  # outside `except`: the traceback of the error would keep the step's tensors alive
 
     def _run(self, batch: int) -> None:
@@ -141,18 +166,12 @@ class _Probe:
         training = build.training(self.job.family, recipe, self.assembly, self._network(), seat, progress=Progress(), save=_nothing, tell=_nothing)
         try:
             trainer = training.trainer
-            steps = 0
-            while steps < STEPS:
-                for images in trainer.train_loader.epoch(steps):
-                    trainer.step([images], [batch])
-                    if training.ema:
-                        training.ema.update(training.bare)
-                    steps += 1
-                    if steps == STEPS:
-                        break
+            for images in islice(_endless(trainer.train_loader), STEPS + (EAGER_STEPS + 1 if recipe.cuda_graph else 0)):
+                trainer.step([images], [batch])
+                if training.ema:
+                    training.ema.update(training.bare)
             if trainer.val_loader is not None:
                 _judge_one_batch(trainer.judged, trainer.task, trainer.val_loader, trainer.step.amp_dtype)
-            torch.cuda.synchronize(self.device)
         finally:
             training.close()
 
@@ -165,11 +184,16 @@ class _Probe:
             logging.disable(level)
 
 
+def _endless(loader: Loader) -> Iterator[Any]:
+    for epoch in count():
+        yield from loader.epoch(epoch)
+
+
 @torch.no_grad()
-def _judge_one_batch(net: torch.nn.Module, task: Any, loader: Any, amp_dtype: torch.dtype | None) -> None:
+def _judge_one_batch(net: torch.nn.Module, task: Any, loader: Loader, amp_dtype: torch.dtype | None) -> None:
     net.eval()
     for batch in loader.epoch(0):
-        with torch.autocast("cuda", dtype=amp_dtype, enabled=amp_dtype is not None):
+        with torch.autocast(batch.images.device.type, dtype=amp_dtype, enabled=amp_dtype is not None):
             output: Tensor = task.forward(net, batch)
         task.decode(output, batch)
         return
@@ -177,12 +201,6 @@ def _judge_one_batch(net: torch.nn.Module, task: Any, loader: Any, amp_dtype: to
 
 def _nothing(*_: Any) -> None:
     """Nobody listens to a measurement."""
-
-
-def _clear(device: torch.device) -> None:
-    gc.collect()
-    with torch.cuda.device(device):
-        torch.cuda.empty_cache()
 
 
 def _table(job: Job, capacity: Capacity, device: torch.device, budget: int, world_size: int, batch: int) -> str:

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 log = logging.getLogger(__name__)
@@ -35,7 +34,7 @@ def compiled(net: nn.Module, wish: bool | str) -> Iterator[None]:
         net.compile(mode=mode)
         yield
     finally:
-        net._compiled_call_impl = None  # type: ignore[assignment]  # how `nn.Module.compile` is undone
+        net._compiled_call_impl = None  # how `nn.Module.compile` is undone
         dynamo.config.suppress_errors = suppressed
         graphs, breaks = (now - then for now, then in zip(_counts(dynamo), before, strict=True))
         log.info("compile: %d graph(s) of the network were compiled, with %d break(s) between them.", graphs, breaks)
@@ -44,8 +43,3 @@ def compiled(net: nn.Module, wish: bool | str) -> Iterator[None]:
 def _counts(dynamo: Any) -> tuple[int, int]:
     counters = dynamo.utils.counters
     return int(counters["stats"]["unique_graphs"]), int(sum(counters["graph_break"].values()))
-
-
-def is_available() -> bool:
-    """Return whether this torch can compile here."""
-    return bool(torch._dynamo.is_dynamo_supported()) if hasattr(torch, "_dynamo") else False

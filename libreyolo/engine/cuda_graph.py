@@ -107,5 +107,5 @@ def capture_on_cuda(module: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[.
     # Casts of weights must be part of the graph: a cached one would be that of the capture for ever.
     with torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False):
         samples = tuple(value.detach().clone().requires_grad_(value.requires_grad) for value in inputs)
-        graphed: Callable[..., tuple[Tensor, ...]] = torch.cuda.make_graphed_callables(module, samples, **options)
+        graphed: Any = torch.cuda.make_graphed_callables(module, samples, **options)
     return graphed

@@ -12,12 +12,10 @@ from torch import nn
 from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from libreyolo.interfaces.phases import AVERAGE, BACKWARD, FORWARD, LOSS, OPTIMISER, PREPARE, WAIT
+
 log = logging.getLogger(__name__)
 
-# The names under which the code marks its phases, in the order of a step. FORWARD lies within LOSS, COPY within PREPARE.
-WAIT, PREPARE, LOSS, FORWARD, BACKWARD, OPTIMISER, AVERAGE = (
-    f"step: {name}" for name in ("wait for data", "prepare batch", "forward and loss", "forward", "backward", "optimiser", "average")
-)
 TRACE, TABLE = "trace.json", "profile.txt"
 
 
@@ -32,7 +30,8 @@ class StepProfiler:
         self._recorded = 0
         self._left = warmup
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-        self._profile: profile | None = profile(activities=activities, schedule=schedule(wait=max(warmup - 1, 0), warmup=1, active=steps + 1))
+        window = schedule(wait=max(warmup - 1, 0), warmup=min(warmup, 1), active=steps + 1)
+        self._profile: profile | None = profile(activities=activities, schedule=window)
         self._profile.start()
         self._forward: record_function | None = None
         self._hooks = [net.register_forward_pre_hook(self._enter_forward), net.register_forward_hook(self._leave_forward)]

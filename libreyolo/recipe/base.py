@@ -143,6 +143,8 @@ class Recipe:
             raise UserError(f"stop_after_epoch={self.stop_after_epoch} lies behind the last epoch: epochs={self.epochs}.")
         if self.weights and self.pretrained:
             raise UserError(f"weights={self.weights} and pretrained={self.pretrained} both say where to start: give one of them.")
+        if self.cuda_graph and self.compile is not False:
+            raise UserError(f"cuda_graph=true and compile={self.compile} both replace how the network runs: give one of them.")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise UserError(f"betas={list(self.betas)} must be two numbers in [0, 1), like [0.9, 0.999].")
         if self.name in ("", ".", "..") or any(c in self.name for c in "/\\=[], "):
