@@ -1,6 +1,7 @@
 """Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2 while the parent waits for its workers.
 
-Handlers only note the signal; the waiting loop acts: Ctrl-C ends the workers, the others are passed on to them, who may save something first. A handler that the program installed itself (submitit's, say) stays in charge:
+Handlers only note the signal; the waiting loop acts: Ctrl-C ends the workers, the others are passed on to them, who may save something first.
+A handler that the program installed itself (submitit's, say) stays in charge:
 whatever it raises ends the workers too.
 """
 

@@ -31,9 +31,7 @@ LEAVING_SECONDS = 60.0
 class Supervisor:
     """The running ranks of one job. `processes[r]` is rank r; fewer than the job's ranks while it is being started."""
 
-    def __init__(
-        self, job: Job, output: RankOutput, interrupts: Interrupts, guard_note: Path, grace_seconds: float, leave_seconds: float
-    ) -> None:
+    def __init__(self, job: Job, output: RankOutput, interrupts: Interrupts, guard_note: Path, grace_seconds: float, leave_seconds: float) -> None:
         self.job = job
         self.output = output
         self.interrupts = interrupts

@@ -45,9 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     val.add_argument("model", help="weights file, published name or run/weights/best.pt")
     val.add_argument("--data", help="data.yaml; the one that the weights were trained on when left out")
     val.add_argument("--split", default="val", choices=("train", "val", "test"))
-    val.add_argument("--conf", type=float, default=0.001, help="lowest score that counts")
-    val.add_argument("--iou", type=float, default=0.6, help="overlap above which the weaker box goes")
-    _shared(val, argparse.SUPPRESS, "most predictions for one picture; as in the training when left out")
+    val.add_argument("--conf", type=float, help="lowest score that counts (boxes: 0.001)")
+    val.add_argument("--iou", type=float, help="overlap above which the weaker box goes (0.6)")
+    _shared(val, "most predictions for one picture; as in the training when left out")
     val.add_argument("--batch", type=int, default=16, help="pictures at a time")
     val.add_argument("--workers", type=int, default=4, help="loader processes")
     val.set_defaults(run=_val)
@@ -56,20 +56,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("model", help="weights file, published name or run/weights/best.pt")
     predict.add_argument("source", help="picture, folder or pattern")
-    predict.add_argument("--conf", type=float, default=0.25, help="lowest score kept")
-    predict.add_argument("--iou", type=float, default=0.45, help="overlap above which the weaker box goes")
+    predict.add_argument("--conf", type=float, help="lowest score kept (boxes: 0.25)")
+    predict.add_argument("--iou", type=float, help="overlap above which the weaker box goes (0.45)")
     predict.add_argument("--classes", type=int, nargs="+", metavar="ID", help="keep only these class ids")
     predict.add_argument("--batch", type=int, default=1, help="pictures at a time")
     predict.add_argument("--save", default="predictions", help="folder for the drawn pictures")
-    _shared(predict, 300, "most predictions for one picture")
+    _shared(predict, "most predictions for one picture (300)")
     predict.set_defaults(run=_predict)
     return parser
 
 
-def _shared(parser: argparse.ArgumentParser, max_det: Any, max_det_help: str) -> None:
+def _shared(parser: argparse.ArgumentParser, max_det_help: str) -> None:
     parser.add_argument("--imgsz", type=int, nargs="+", metavar="N", help="side, or height and width; the model's own when left out")
     parser.add_argument("--device", default="auto", help="auto, cpu, mps or a GPU's index")
-    parser.add_argument("--max-det", type=int, default=max_det, help=max_det_help)
+    parser.add_argument("--max-det", type=int, help=max_det_help)
 
 
 def _given(chosen: argparse.Namespace) -> dict[str, Any]:
@@ -91,9 +91,7 @@ def _predict(chosen: argparse.Namespace) -> int:
 
     results = LibreYOLO(chosen.model).predict(chosen.source, **_given(chosen))
     for result in results:
-        counts = {name: int((result.cls == i).sum()) for i, name in result.names.items()}
-        found = ", ".join(f"{n} {name}" for name, n in counts.items() if n) or "nothing"
-        sys.stdout.write(f"{result.path}: {found}\n")
+        sys.stdout.write(f"{result.path}: {result.summary()}\n")
     sys.stdout.write(f"Drawn pictures: {chosen.save}\n")
     return 0
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import launch
-from libreyolo import build, resume, run, run_files, schema
+from libreyolo import autobatch, build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
@@ -27,7 +27,6 @@ from libreyolo.engine.validate import validate
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.place import Place, earlier_life, train_at
-from libreyolo.predict import check_settings
 from libreyolo.predict import run as run_prediction
 from libreyolo.recipe import Recipe, checks
 from libreyolo.recipe.checks import image_hw, image_size, on_stride
@@ -50,7 +49,7 @@ class LibreYOLO:
         self._given, self._origin = str(model), ""  # as the caller named it; the file behind it, "" for random weights
         if str(model) in known:
             self.family, self.size = known[str(model)]
-            self.names = {i: f"class_{i}" for i in range(80)}
+            self.names = {i: f"class_{i}" for i in range(self.family.default_nc)}
             self.imgsz = schema.default_imgsz(self.family, self.size)
             self._options: dict[str, Any] = {}
             self._extras: dict[str, Any] = {}
@@ -180,6 +179,7 @@ class LibreYOLO:
 
     def _train_alone(self, job: run.Job, place: Place, device: torch.device) -> run.Outcome:
         """Train in this process, the only rank."""
+        job = autobatch.settled(job, device, 1)
         launch.check_divisible(job.recipe.batch, 1)
         with deterministic_kernels(job.recipe.deterministic):
             return train_at(job, Seat(0, 1, 1, device), place)
@@ -188,30 +188,37 @@ class LibreYOLO:
         """Train in this process, one rank of those that somebody started: torchrun, srun, or `_train_spawned`."""
         recipe = job.recipe
         name, note = launch.check_device(environment, recipe.device, cuda_count=torch.cuda.device_count())
-        launch.check_divisible(recipe.batch, environment.world_size)
+        device, job = torch.device(name), replace(job, note="\n".join(filter(None, (job.note, note))))
+        measured = autobatch.on_rank_0(job, device, rank=environment.rank, world_size=environment.world_size)
+        if recipe.batch != autobatch.MEASURE:
+            launch.check_divisible(recipe.batch, environment.world_size)
         timeout = timedelta(minutes=recipe.ddp_timeout)
         with (
             launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=name),
             deterministic_kernels(recipe.deterministic),
         ):
-            seat = Seat(environment.rank, environment.world_size, environment.local_world_size, torch.device(name))
+            seat = Seat(environment.rank, environment.world_size, environment.local_world_size, device)
+            job = autobatch.agreed(job, measured, device)
             earlier = collectives.broadcast_object(earlier_life(job, place) if seat.rank == 0 else None)
             if earlier is not None:
                 place = replace(place, run_dir=earlier, restarted=True)
                 if (earlier / "weights" / "last.pt").exists():
-                    job = self._job({**typed, "resume": str(earlier)}, job.callbacks, place.cwd, restarted=True)
-            return train_at(replace(job, note=note), seat, place)
+                    job = replace(self._job({**typed, "resume": str(earlier)}, job.callbacks, place.cwd, restarted=True), note=job.note)
+            return train_at(job, seat, place)
 
     def _train_spawned(self, job: run.Job, typed: Mapping[str, Any], placement: launch.Placement, place: Place) -> run.Outcome:
         """Start one process per device; each rebuilds the model from a temporary file and walks the single-device path."""
         launch.require_spawn_support(
             self.family.name, self.family.spawns, f'LibreYOLO("{self.family.name}{self.size}").train', placement.num_processes
         )
+        job = autobatch.settled(job, torch.device(placement.device_for(0)), placement.num_processes)
         launch.check_divisible(job.recipe.batch, placement.num_processes)
         launch.choose_backend(placement.device_for(0), job.recipe.backend)  # one that can't be used is an error now, not in a worker
         # The workers' model is a plain weights file and the newest run may be another by then: they are told the checkpoint itself.
         arguments = {**typed, "resume": str(job.resumed.path) if job.resumed else False, "weights": self._origin or None}
-        order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place)
+        if job.recipe.batch != typed.get("batch"):  # measured here, once: every worker gets a plain number
+            arguments["batch"] = job.recipe.batch
+        order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place, job.note)
         launch.check_can_spawn(_train_worker, (order,))
         folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
         try:
@@ -240,22 +247,25 @@ class LibreYOLO:
 
     # ---------------------------------------------------------------------------------------------------------- using a model
 
-    def val(self, data: str | Path | None = None, *, split: str = "val", conf: float = 0.001, iou: float = 0.6, **arguments: Any) -> dict[str, float]:
+    def val(
+        self, data: str | Path | None = None, *, split: str = "val", conf: float | None = None, iou: float | None = None, **arguments: Any
+    ) -> dict[str, float]:
         """Validate this model and return its metrics by column name ("metrics/mAP50-95").
 
-        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. `arguments`: batch,
-        imgsz, device, workers, max_det and the like, as in `train`; those left out are as the training judged itself, so that a run's
-        best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ in number.
+        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. conf, iou: thresholds
+        of boxes (0.001 and 0.6). `arguments`: batch, imgsz, device, workers, max_det and the like, as in `train`; those left out are as the
+        training judged itself, so that a run's best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ
+        in number.
         """
         cwd = Path.cwd()
-        checks.in_range("conf", conf, 0.0, 1.0)
-        checks.in_range("iou", iou, 0.0, 1.0)
         trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
         given = {} if data is None else {"data": str(data), "data_dir": None}
         values = {"data": None, "imgsz": self.imgsz, **trained, **given, **arguments}
         if values["data"] is None and values.get("data_dir") is None:
             raise UserError("data is missing: say what to validate on, val(data='path/to/data.yaml'), in the shell --data path/to/data.yaml.")
         recipe = schema.resolve(self.family, self.size, values)
+        if recipe.batch == autobatch.MEASURE:
+            raise UserError("batch=-1 measures a training; give val a number of pictures, val(batch=16).")
         on_stride(recipe.imgsz, self.family.input.stride)
         device = self._pick_device(recipe.device)
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
@@ -265,7 +275,7 @@ class LibreYOLO:
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
             if loader is None:
                 raise UserError(f"{values['data']} has no {split} split to validate on.")
-            task = assembly.task(split, conf=conf, iou=iou)
+            task = assembly.task(split, **_given(conf=conf, iou=iou))
             found = validate(self.net.to(device), task, loader, device=device, amp_dtype=build.amp_dtype(recipe, device))
             loader.close()
             return found.metrics
@@ -276,28 +286,29 @@ class LibreYOLO:
         self,
         source: Any,
         *,
-        conf: float = 0.25,
-        iou: float = 0.45,
+        conf: float | None = None,
+        iou: float | None = None,
         imgsz: int | Sequence[int] | None = None,
         device: Any = None,
         classes: Sequence[int] | None = None,
-        max_det: int = 300,
+        max_det: int | None = None,
         batch: int = 1,
         save: str | Path | None = None,
     ) -> list[Result]:
         """Return one Result for each picture of `source`: a file, a folder, a glob, a PIL picture, an RGB uint8 array, or a list of those.
 
-        conf, iou: lowest score kept, and the overlap above which the weaker of two boxes of a class goes. classes: keep only these ids. save: a
-        folder for the drawn pictures.
+        conf, iou: lowest score kept (0.25 where left out), and the overlap above which the weaker of two boxes of a class goes (0.45). classes:
+        keep only these ids. max_det: most predictions of a picture (300). One that means nothing for this model's task is refused. save: a folder
+        for the drawn pictures.
         """
         wanted = image_size(imgsz if imgsz is not None else self.imgsz)
-        check_settings(self.names, conf=conf, iou=iou, max_det=max_det, batch=batch, classes=classes)
+        checks.at_least("batch", batch, 1)
+        settings = _given(conf=conf, iou=iou, classes=classes, max_det=max_det)
+        predictor = assembly_for(self.family).predictor(self.family, self._spec(), self.names, **settings)
         on_stride(wanted, self.family.input.stride)
         self._pick_device(device if device is not None else str(self.device))
-        assembly = assembly_for(self.family)
-        task = assembly.predictor(self.family, self._spec(), self.names, conf=conf, iou=iou, max_det=max_det, classes=classes)
-        found = run_prediction(self.net, task, source, cwd=Path.cwd(), hw=image_hw(wanted), batch=batch, device=self.device)
-        results = [Result(picture, prediction, self.names, path) for path, picture, prediction in found]
+        found = run_prediction(self.net, predictor, source, cwd=Path.cwd(), hw=image_hw(wanted), batch=batch, device=self.device)
+        results = list(found)
         if save is not None:
             save_all(results, Path(save))
         return results
@@ -329,13 +340,14 @@ class _Order:
     arguments: dict[str, Any]
     callbacks: list[Any]
     place: Place
+    note: str
 
 
 def _train_worker(order: _Order) -> run.Outcome:
     """Run in every spawned worker: the ordinary path, in which the rank variables are set."""
     worker = LibreYOLO(order.model)
     worker._origin = order.arguments["weights"] or ""  # not the temporary file
-    job = worker._job(order.arguments, order.callbacks, order.place.cwd)
+    job = replace(worker._job(order.arguments, order.callbacks, order.place.cwd), note=order.note)
     environment = launch.detect(os.environ)
     assert environment is not None, "a worker has its rank in the environment"
     return worker._train_rank(job, order.arguments, order.place, environment)
@@ -353,6 +365,11 @@ def _read_cfg(cfg: str | Path | None, cwd: Path) -> dict[str, Any]:
     if cfg is None:
         return {}
     return {k: v for k, v in run_files.read_config(_below(cwd, str(cfg))).items() if k not in ("family", "size", "weights")}
+
+
+def _given(**settings: Any) -> dict[str, Any]:
+    """Return the settings that the caller gave; the others keep the task's defaults."""
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _below(cwd: Path, path: str) -> Path:

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from libreyolo.assembly.parts import Predictor
 from libreyolo.data.decode import PICTURE_SUFFIXES, PictureError, decode_picture, picture_to_rgb
-from libreyolo.data.detection_loader import letterbox_batch
 from libreyolo.errors import UserError
-from libreyolo.recipe import checks
+from libreyolo.results import Result
 
 Source = str | Path | np.ndarray | Image.Image
 
@@ -76,35 +76,26 @@ def _checked_array(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def check_settings(names: dict[int, str], *, conf: float, iou: float, max_det: int, batch: int, classes: Sequence[int] | None) -> None:
-    """Raise UserError for a setting that would quietly give nothing."""
-    checks.in_range("conf", conf, 0.0, 1.0)
-    checks.in_range("iou", iou, 0.0, 1.0)
-    checks.at_least("max_det", max_det, 1)
-    checks.at_least("batch", batch, 1)
-    unknown = [c for c in classes or () if c not in names]
-    if unknown:
-        raise UserError(f"classes={list(classes or ())}: this model has no class {unknown[0]}, its classes are 0 to {len(names) - 1}.")
-
-
 @torch.no_grad()
-def run(net: torch.nn.Module, task: Any, source: Any, *, cwd: Path, hw: tuple[int, int], batch: int, device: torch.device) -> Iterator[Any]:
-    """Yield (path, picture, prediction) for every picture of `source`, `batch` at a time."""
+def run(
+    net: torch.nn.Module, predictor: Predictor, source: Any, *, cwd: Path, hw: tuple[int, int], batch: int, device: torch.device
+) -> Iterator[Result]:
+    """Yield the result of every picture of `source`, `batch` at a time. Raises UserError as `pictures` does."""
     net = net.to(device).eval()
     waiting: list[tuple[Path | None, np.ndarray]] = []
     for item in pictures(source, cwd):
         waiting.append(item)
         if len(waiting) == batch:
-            yield from _predict(net, task, waiting, hw, device)
+            yield from _predict(net, predictor, waiting, hw, device)
             waiting = []
     if waiting:
-        yield from _predict(net, task, waiting, hw, device)
+        yield from _predict(net, predictor, waiting, hw, device)
 
 
 def _predict(
-    net: torch.nn.Module, task: Any, items: list[tuple[Path | None, np.ndarray]], hw: tuple[int, int], device: torch.device
-) -> Iterator[Any]:
-    prepared = letterbox_batch([picture for _, picture in items], hw, task.spec).to(device)
-    predictions = task.decode(task.forward(net, prepared), prepared)
+    net: torch.nn.Module, predictor: Predictor, items: list[tuple[Path | None, np.ndarray]], hw: tuple[int, int], device: torch.device
+) -> Iterator[Result]:
+    prepared = predictor.prepare([picture for _, picture in items], hw).to(device)
+    predictions = predictor.task.decode(predictor.task.forward(net, prepared), prepared)
     for (path, picture), prediction in zip(items, predictions, strict=True):
-        yield path, picture, prediction
+        yield predictor.result(picture, prediction, path)

@@ -19,8 +19,10 @@ from libreyolo.engine import checkpoint, collectives, rank_state
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.interruption import Interruption
 from libreyolo.engine.loss_log import LossLog
+from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.reports import EpochSummary
+from libreyolo.engine.trainer import Trainer
 from libreyolo.errors import AgreedError, UserError, of_the_machine
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
@@ -48,7 +50,7 @@ class Job:
     cwd: Path
     resumed: Resumed | None = None
     callbacks: Sequence[Any] = ()
-    note: str = ""  # about the choice of devices, for the log
+    note: str = ""  # about the choice of devices and batch, for the log; lines
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,7 @@ def _this_rank_alone() -> Iterator[None]:
         raise
 
 
-def _train(
-    job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _Listeners, stack: ExitStack, interruption: Interruption
-) -> Outcome:
+def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _Listeners, stack: ExitStack, interruption: Interruption) -> Outcome:
     recipe, main = job.recipe, seat.rank == 0
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
@@ -203,6 +203,7 @@ def _train(
     steps = trainer.train_loader.steps(start_epoch)
     resumed = job.resumed is not None
     listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names, resumed))
+    _profile(trainer, recipe, run_dir, seat, stack)
     with _this_rank_alone():
         history = trainer.fit()
     average = saver.write_average(keep=not trainer.completed) if main else None
@@ -221,6 +222,20 @@ def _save_midway(saver: Saver, losses: LossLog, modules: list[nn.Module], seat: 
         log.info("Saved %s in epoch %d, after its batch %d.", path, progress.epoch + 1, progress.step_in_epoch)
 
     _on_rank_0(write, seat)
+
+
+def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack: ExitStack) -> None:
+    """Record a window of steps where it is wished and there is one process."""
+    if not recipe.profile:
+        return
+    if seat.world_size > 1:
+        if seat.rank == 0:
+            log.warning("profile=true is ignored with %d ranks: profile on one GPU.", seat.world_size)
+        return
+    trainer.profiler = StepProfiler(
+        run_dir, trainer.bare, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace
+    )
+    stack.callback(trainer.profiler.close)
 
 
 class _Listeners:
@@ -253,8 +268,8 @@ class _Listeners:
 def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
     if seat.rank == 0:
         recipe = job.recipe
-        if job.note:
-            log.info("%s", job.note)
+        for line in filter(None, job.note.splitlines()):
+            log.info("%s", line)
         log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
         log.info(
             "%d rank(s) on %s%s, global batch %d (%d on each rank), torch %s",

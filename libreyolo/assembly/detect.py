@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import numpy as np
 import torch
 
 from libreyolo.assembly.detect_pictures import DetectionPictures
-from libreyolo.assembly.parts import Seat
+from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection import load_detection
-from libreyolo.data.detection_loader import eval_loader, train_loader
+from libreyolo.data.detection_loader import eval_loader, letterbox_batch, train_loader
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.picture_cache import RamPictures
 from libreyolo.errors import UserError
@@ -22,8 +23,9 @@ from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.task import Loader
-from libreyolo.recipe import DetectionRecipe, Recipe
+from libreyolo.recipe import DetectionRecipe, Recipe, checks
 from libreyolo.recipe.checks import image_hw
+from libreyolo.results import DetectionResult
 from libreyolo.tasks.detection import DetectionTask
 
 
@@ -49,6 +51,9 @@ class DetectionAssembly:
 
     def task(self, split: str = "val", **evaluation: Any) -> DetectionTask:
         """Return the task judged on `split`; `evaluation` overrides conf, iou, max_det."""
+        refuse_unknown(evaluation, ("conf", "iou", "max_det", "eval_max_det"), "judging boxes")
+        for name in ("conf", "iou"):
+            checks.in_range(name, evaluation.get(name, 0.0), 0.0, 1.0)
         judged = self.split(split)
         criterion = self.family.loss.build(len(self.names), **self.recipe.loss_options(), class_weights=self._class_weights())
         settings: dict[str, Any] = {
@@ -107,9 +112,18 @@ class DetectionAssembly:
         return [DetectionPictures(run_dir, self.names, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples)]
 
     @classmethod
-    def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> DetectionTask:
-        """Return a task that only predicts; settings: conf, iou, max_det, classes."""
-        return DetectionTask(criterion=None, detect=family.decode.detect, spec=spec, names=names, **settings)
+    def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
+        """Return what predicts boxes. Settings: conf 0.25 and iou 0.45, the lowest score kept and the overlap above which the weaker of two boxes
+        of a class goes; max_det 300; classes, the only ids kept (None: all)."""
+        refuse_unknown(settings, PREDICTION, "predicting boxes")
+        given = PREDICTION | settings
+        _check_settings(names, **given)
+        task = DetectionTask(criterion=None, detect=family.decode.detect, spec=spec, names=names, **given)
+        return Predictor(
+            task=task,
+            prepare=lambda pictures, hw: letterbox_batch(pictures, hw, spec),
+            result=lambda picture, detections, path: DetectionResult(picture, names, path, detections),
+        )
 
     def _first_batch(self, epoch: int) -> DetectionBatch:
         """Return the first training batch of an epoch (at most 16 pictures), on the CPU."""
@@ -134,6 +148,19 @@ class DetectionAssembly:
         counts = np.maximum(self.data.train.labels_histogram(), 1).astype(np.float64)
         weights = (1.0 / counts) ** self.recipe.cls_pw
         return torch.from_numpy(weights / weights.mean()).float()
+
+
+PREDICTION: dict[str, Any] = {"conf": 0.25, "iou": 0.45, "max_det": 300, "classes": None}
+
+
+def _check_settings(names: dict[int, str], *, conf: float, iou: float, max_det: int, classes: Sequence[int] | None) -> None:
+    """Raise UserError for a setting that would quietly give nothing."""
+    checks.in_range("conf", conf, 0.0, 1.0)
+    checks.in_range("iou", iou, 0.0, 1.0)
+    checks.at_least("max_det", max_det, 1)
+    unknown = [c for c in classes or () if c not in names]
+    if unknown:
+        raise UserError(f"classes={list(classes or ())}: this model has no class {unknown[0]}, its classes are 0 to {len(names) - 1}.")
 
 
 ASSEMBLY = DetectionAssembly

@@ -12,12 +12,13 @@ from libreyolo.data.detection import DetectionData
 from libreyolo.interfaces.batch import DetectionBatch
 from libreyolo.interfaces.events import TrainStart, ValidationEnd
 from libreyolo.metrics.detection import DetectionMetric
+from libreyolo.record.plots.detection import DetectionValidationPictures
 from libreyolo.record.plots.labels import draw_labels
-from libreyolo.record.plots.listener import PictureListener, attempt
+from libreyolo.record.plots.listener import attempt
 from libreyolo.record.plots.train_batch import draw_batch
 
 
-class DetectionPictures(PictureListener):
+class DetectionPictures(DetectionValidationPictures):
     """Gives the picture listener the pictures themselves.
 
     first_batch: returns the first training batch, as the network sees it, on the CPU. samples: validation pictures drawn beside their labels.

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from libreyolo.data.loader import available_cpus, resolve_workers
+from libreyolo.errors import UserError, nearest
+from libreyolo.interfaces.batch import Batch
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.recipe import Recipe
+from libreyolo.results import Result
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +41,19 @@ class Seat:
         return allowed
 
 
+@dataclass(frozen=True)
+class Predictor:
+    """What turns pictures in memory into results.
+
+    task: only `forward` and `decode` of it are asked for. prepare: uint8 RGB pictures and the network input (h, w) -> an evaluation batch on the
+    CPU. result: picture, its decoded prediction, its file (or None) -> what `predict` returns.
+    """
+
+    task: Task
+    prepare: Callable[[list[np.ndarray], tuple[int, int]], Batch]
+    result: Callable[[np.ndarray, Any, Path | None], Result]
+
+
 class Assembly(Protocol):
     """The data of a run, read and checked, and everything made from it."""
 
@@ -45,7 +63,7 @@ class Assembly(Protocol):
         """Read the data. Raises UserError for what is wrong with it."""
 
     def task(self, split: str = "val", **evaluation: Any) -> Task:
-        """Return the task, with its loss and the truth of `split`; `evaluation` overrides thresholds."""
+        """Return the task, with its loss and the truth of `split`; `evaluation` overrides thresholds. Raises UserError for one it has not."""
 
     def train_loader(self, seat: Seat, batch: int) -> Loader:
         """Return the training loader of a rank; `batch` is the global micro-batch."""
@@ -54,11 +72,20 @@ class Assembly(Protocol):
         """Return the evaluation loader of a rank (`batch` pictures at a time on each), or None where there is no such split."""
 
     @classmethod
-    def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Task:
-        """Return a task that only predicts."""
+    def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
+        """Return what predicts; `settings` are those of `predict` that the caller gave. Raises UserError for one that this task has not."""
 
     def pictures(self, run_dir: Path) -> list[Listener]:
         """Return the listeners that draw this task's pictures."""
 
     def close(self) -> None:
         """Give back shared memory."""
+
+
+def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    """Raise UserError for the first setting that `what` ("predicting boxes") does not have."""
+    allowed = list(known)
+    for name in given:
+        if name not in allowed:
+            knows = f"it has {', '.join(allowed)}" if allowed else "it has no such settings"
+            raise UserError(f"{name}={given[name]} means nothing for {what}: {knows}.{nearest(name, allowed)}")

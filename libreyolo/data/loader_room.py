@@ -53,8 +53,10 @@ def num_bytes(value: Any) -> int:
     """Return the bytes of all tensors in a batch (a dataclass, list, tuple or dict of them, at any depth)."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else vars(value).values() if hasattr(value, "__dict__") else ()
-    return sum(num_bytes(part) for part in parts)
+    if isinstance(value, (list, tuple)):
+        return sum(num_bytes(part) for part in value)
+    parts = value if isinstance(value, dict) else vars(value) if hasattr(value, "__dict__") else {}
+    return sum(num_bytes(part) for part in parts.values())
 
 
 def _files_left() -> tuple[int, int] | None:

@@ -22,11 +22,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
 from libreyolo.engine.host_copy import HostCopy
 from libreyolo.engine.norm_statistics import NormStatistics
 from libreyolo.engine.optimizer import step_unless
+from libreyolo.interfaces.phases import BACKWARD, LOSS, OPTIMISER
 from libreyolo.interfaces.task import Task
 from libreyolo.interfaces.term import Term
 
@@ -81,7 +83,7 @@ class TrainStep:
         waiting: list[dict[str, Term]] = []  # terms of one shared normaliser, divided at the window's end
         for index, batch in enumerate(window):
             with self._no_sync() if index + 1 < len(window) else nullcontext():
-                with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
+                with record_function(LOSS), torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
                     terms = self.task.terms(self.net, batch, facts)
                 self.own += [(name, term.total.detach(), term.stats) for name, term in terms.items()]
                 deferred = len(window) > 1 and not known and _share_one_normaliser(terms)
@@ -94,13 +96,19 @@ class TrainStep:
                     _add(parts, terms, multipliers, values)
                 loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in terms]).sum() * self.world_size
                 # Times 1, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
-                self.scaler.scale(loss * (loss.detach() * 0.0 + 1.0)).backward()
+                loss = loss * (loss.detach() * 0.0 + 1.0)
+                with record_function(BACKWARD):
+                    self.scaler.scale(loss).backward()
         if waiting:
             parts = self._divide_window(waiting, 1.0 / num_pictures)
         return parts
 
     def move(self) -> HostCopy:
         """Move the weights by the gradients, or refuse to; return (refused, ranks that want to leave), the same numbers on every rank."""
+        with record_function(OPTIMISER):
+            return self._move()
+
+    def _move(self) -> HostCopy:
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
         refused = _not_finite([p.grad for p in self.parameters if p.grad is not None], self.device)

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
 from libreyolo.engine.ema import EMA
@@ -18,6 +19,7 @@ from libreyolo.engine.generators import seed_process
 from libreyolo.engine.host_copy import HostCopy
 from libreyolo.engine.interruption import Interrupted, Interruption
 from libreyolo.engine.loss_log import LossLog
+from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.refusal import MOST_IN_A_ROW, explain, not_finite
 from libreyolo.engine.reports import EpochSummary, StepReports, epoch_row
@@ -26,6 +28,7 @@ from libreyolo.engine.step import TrainStep
 from libreyolo.engine.validate import Abandoned, Validation, validate
 from libreyolo.errors import AgreedError
 from libreyolo.interfaces.events import EpochEnd, StepEnd, ValidationEnd
+from libreyolo.interfaces.phases import AVERAGE
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.ops.keyed import derive
 
@@ -94,6 +97,7 @@ class Trainer:
         self.save, self.tell, self.save_midway = save, tell, save_midway
         self.before_last_validation = before_last_validation
         self.interruption = interruption or Interruption()
+        self.profiler: StepProfiler | None = None
         self.history: list[EpochSummary] = []
         self.earlier_losses: dict[str, Any] | None = None  # of the epoch in whose middle the resumed run ended
         self._losses = LossLog(step.device)
@@ -163,6 +167,8 @@ class Trainer:
             self._set_rates()
             names = [self.train_loader.pictures_of(batch) for batch in window]
             self._under_way = _UnderWay(first + len(window), sum(pictures), parts, self.step.move(), self.step.own, names)
+            if self.profiler is not None:
+                self.profiler.step()
             reports.tell_ready()
             if self._leaving or self._out_of_steps():
                 break
@@ -192,7 +198,8 @@ class Trainer:
         self._refused_in_a_row = 0
         self.progress.global_step += 1
         if self.ema:
-            self.ema.update(self.bare, self.step.norms.of)
+            with record_function(AVERAGE):
+                self.ema.update(self.bare, self.step.norms.of)
         self._losses.add(step.parts, step.num_pictures)
         if self.progress.global_step % self.plan.log_interval == 0:
             reports.add(self._step_event(epoch, started), self._losses.read())
@@ -236,7 +243,9 @@ class Trainer:
         if self.ema and broken:
             self.ema.start_anew(self.bare)
             if collectives.rank() == 0:
-                log.warning("The average of the weights was not finite after epoch %d (tensor %s): it starts anew from the weights.", epoch + 1, broken)
+                log.warning(
+                    "The average of the weights was not finite after epoch %d (tensor %s): it starts anew from the weights.", epoch + 1, broken
+                )
 
     def _windows(self, epoch: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield (index of the first micro-batch, micro-batches) for every optimiser step; the last window may be short."""

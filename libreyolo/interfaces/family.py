@@ -29,6 +29,7 @@ class Family:
     recipe: its dataclass of arguments.
     input: its input convention.
     spawns: whether more than one GPU starts processes by itself.
+    default_nc: classes of a network that is built before any data is known.
     backbones: size -> address of its backbone's ImageNet weights, which `pretrained=true` then means; empty: it means the published weights of
         the whole network. Needs `from_backbone(state, size)` in `network`.
     """
@@ -40,6 +41,7 @@ class Family:
     recipe: type[Recipe]
     input: InputSpec
     spawns: bool = True
+    default_nc: int = 80
     backbones: Mapping[str, str] = field(default_factory=dict)
 
     @property

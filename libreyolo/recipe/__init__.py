@@ -1,6 +1,7 @@
 """The arguments of `train()`, typed, with their checks: one dataclass for every task and family."""
 
 from libreyolo.recipe.base import Recipe, check_keys, recipe_fields
+from libreyolo.recipe.classes import ClassesRecipe
 from libreyolo.recipe.detection import DetectionRecipe
 
-__all__ = ["DetectionRecipe", "Recipe", "check_keys", "recipe_fields"]
+__all__ = ["ClassesRecipe", "DetectionRecipe", "Recipe", "check_keys", "recipe_fields"]

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 
 from libreyolo.errors import UserError
 from libreyolo.recipe import checks
-from libreyolo.recipe.base import Recipe, key
+from libreyolo.recipe.base import key
+from libreyolo.recipe.classes import ClassesRecipe
 
 
 @dataclass
-class DetectionRecipe(Recipe):
+class DetectionRecipe(ClassesRecipe):
     """Detection: box augmentation, class selection, the evaluator's limit."""
 
     single_cls: bool = key(False, "merge all labels into class 0")
+    class_balanced: bool = key(False, "repeat pictures of rare classes (repeat-factor sampling)")
     classes: list[int] | None = key(None, "keep only these class ids, without renumbering; null: all")
     mosaic_prob: float = key(1.0, "probability of a four-picture mosaic")
     mixup_prob: float = key(1.0, "probability of mixing a second picture into a mosaic")
@@ -29,6 +31,7 @@ class DetectionRecipe(Recipe):
     perspective: float = key(0.0, "projective strength of a mosaic, 0 to 0.001")
     max_labels: int = key(300, "most boxes kept for one training picture")
     cls_pw: float = key(0.0, "weight of a class in the class loss: inverse frequency to this power, mean 1")
+    max_det: int = key(300, "most predictions kept for one picture")
     eval_max_det: int | None = key(None, "most predictions the evaluator looks at; null: max_det")
 
     def __post_init__(self) -> None:
@@ -40,6 +43,7 @@ class DetectionRecipe(Recipe):
         checks.in_range("shear", self.shear, 0.0, 89.0)
         checks.in_range("perspective", self.perspective, 0.0, 0.001)
         checks.at_least("max_labels", self.max_labels, 1)
+        checks.at_least("max_det", self.max_det, 1)
         self.mosaic_scale = checks.pair("mosaic_scale", self.mosaic_scale)
         self.mixup_scale = checks.pair("mixup_scale", self.mixup_scale)
         if self.mosaic_scale[0] <= 0 or self.mixup_scale[0] <= 0:

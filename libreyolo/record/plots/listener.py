@@ -7,27 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 
 from libreyolo.interfaces.events import EpochEnd, Listener, TrainEnd, TrainFailed, TrainStart, ValidationEnd
-from libreyolo.metrics.pictures import DetectionSample
-from libreyolo.record.plots.confusion import draw_confusion
 from libreyolo.record.plots.curves import plot_curves
-from libreyolo.record.plots.f1_curve import draw_confidence_curves
-from libreyolo.record.plots.pr_curve import draw_pr_curve
-from libreyolo.record.plots.predictions import draw_predictions
 from libreyolo.record.tables import read_results
 
 log = logging.getLogger(__name__)
 
 TIMES_PER_RUN = 8
-VALIDATION_PICTURES = ("pr_curve.png", "f1_curve.png", "confusion.png", "predictions.png")
 
 
 class PictureListener(Listener):
-    """Draws curves.png from results.csv, and from the best validation pr_curve.png, f1_curve.png, confusion.png and predictions.png.
+    """Draws curves.png from results.csv, and what a task's own listener draws from the best validation.
 
-    Drawing takes seconds, so it happens at validated epochs at least `every` epochs apart (an eighth of the run unless given) and at the
-    end, even of a failed run. What the task's curves and samples do not hold is not drawn. A picture that fails is warned about, no more.
-    It must come after `ResultsTable` among the listeners: it reads that one's file.
+    A task's listener says in `validation_pictures` what `draw_validation` writes. Drawing takes seconds, so it happens at validated epochs at
+    least `every` epochs apart (an eighth of the run unless given) and at the end, even of a failed run. A picture that fails is warned about,
+    no more. It must come after `ResultsTable` among the listeners: it reads that one's file.
     """
+
+    validation_pictures: tuple[str, ...] = ()
 
     def __init__(self, run_dir: Path, names: dict[int, str], *, every: int | None = None) -> None:
         self.run_dir = Path(run_dir)
@@ -45,7 +41,7 @@ class PictureListener(Listener):
         self._last_drawn = event.start_epoch
         self._validation = self._to_draw = None
         # A resumed run whose best epoch lies behind it has its pictures already.
-        self._has_best = event.start_epoch > 0 and any((self.folder / name).exists() for name in VALIDATION_PICTURES)
+        self._has_best = event.start_epoch > 0 and any((self.folder / name).exists() for name in self.validation_pictures)
 
     def on_validation_end(self, event: ValidationEnd) -> None:
         self._validation = event
@@ -71,27 +67,15 @@ class PictureListener(Listener):
         attempt(self.folder / "curves.png", self._draw_run)
         validation, self._to_draw = self._to_draw, None
         if validation is not None:
-            draw_validation(validation, self.names, self.folder)
+            self.draw_validation(validation)
+
+    def draw_validation(self, event: ValidationEnd) -> None:
+        """Write the pictures of a validation into `folder`; none here."""
 
     def _draw_run(self, path: Path) -> None:
         rows = read_results(self.run_dir / "results.csv")
         if rows:
             plot_curves(rows, path)
-
-
-def draw_validation(event: ValidationEnd, names: dict[int, str], folder: Path) -> None:
-    """Draw what a validation's curves and samples hold: pr_curve.png, f1_curve.png, confusion.png, predictions.png in `folder`."""
-    curves = event.curves
-    if "pr_precision" in curves:
-        attempt(folder / "pr_curve.png", lambda path: draw_pr_curve(curves["pr_recall"], curves["pr_precision"], curves["ap50"], names, path))
-    if "confidence" in curves:
-        tables = {key: curves[key] for key in ("confidence", "f1", "precision", "recall", "instances", "best_conf")}
-        attempt(folder / "f1_curve.png", lambda path: draw_confidence_curves(**tables, names=names, path=path))
-    if "confusion" in curves:
-        attempt(folder / "confusion.png", lambda path: draw_confusion(curves["confusion"], names, path))
-    samples = [sample for sample in event.samples if isinstance(sample, DetectionSample)]
-    if samples:
-        attempt(folder / "predictions.png", lambda path: draw_predictions(samples, names, path))
 
 
 def attempt(path: Path, draw: Callable[[Path], None]) -> None:

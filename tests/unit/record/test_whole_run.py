@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from libreyolo.interfaces.events import EpochEnd, TrainEnd, TrainFailed
-from libreyolo.record.plots.listener import PictureListener
+from libreyolo.record.plots.detection import DetectionValidationPictures
 from libreyolo.record.progress import ProgressListener
 from libreyolo.record.run_log import run_log
 from libreyolo.record.status import StatusFile
@@ -22,7 +22,7 @@ NAMES = {0: "cat", 1: "dog"}
 
 def listeners(run_dir):
     progress = ProgressListener(Console(file=io.StringIO(), force_terminal=False))
-    return [ResultsTable(run_dir), StatusFile(run_dir), progress, PictureListener(run_dir, NAMES, every=1)]
+    return [ResultsTable(run_dir), StatusFile(run_dir), progress, DetectionValidationPictures(run_dir, NAMES, every=1)]
 
 
 def test_a_run_that_is_interrupted_and_resumed_leaves_exactly_its_files(run_epochs, tmp_path):
@@ -62,8 +62,8 @@ def test_a_run_that_is_interrupted_and_resumed_leaves_exactly_its_files(run_epoc
 def test_pictures_are_drawn_every_few_epochs_and_at_the_end(run_epochs, tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr("libreyolo.record.plots.listener.plot_curves", lambda rows, path: drawn.append(len(rows)))
-    monkeypatch.setattr("libreyolo.record.plots.listener.draw_validation", lambda event, names, folder: drawn.append(f"best {event.epoch}"))
-    run_epochs([ResultsTable(tmp_path), PictureListener(tmp_path, NAMES, every=3)], tmp_path, 5, epochs=5)
+    monkeypatch.setattr("libreyolo.record.plots.detection.draw_validation", lambda event, names, folder: drawn.append(f"best {event.epoch}"))
+    run_epochs([ResultsTable(tmp_path), DetectionValidationPictures(tmp_path, NAMES, every=3)], tmp_path, 5, epochs=5)
     # validated epochs are 1, 3, 5; all are best
     assert drawn == [3, "best 3", 5, "best 5"]
 
@@ -72,9 +72,9 @@ def test_a_picture_that_cannot_be_drawn_warns_and_training_goes_on(run_epochs, t
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("no ink")
 
-    monkeypatch.setattr("libreyolo.record.plots.listener.draw_pr_curve", fail)
+    monkeypatch.setattr("libreyolo.record.plots.detection.draw_pr_curve", fail)
     with caplog.at_level(logging.WARNING):
-        run_epochs([ResultsTable(tmp_path), PictureListener(tmp_path, NAMES, every=9)], tmp_path, 1)
+        run_epochs([ResultsTable(tmp_path), DetectionValidationPictures(tmp_path, NAMES, every=9)], tmp_path, 1)
     (warning,) = caplog.records
     assert warning.getMessage() == f"The picture {tmp_path / 'plots' / 'pr_curve.png'} could not be drawn (ZeroDivisionError: no ink)."
     assert (tmp_path / "plots" / "confusion.png").exists()
@@ -82,10 +82,10 @@ def test_a_picture_that_cannot_be_drawn_warns_and_training_goes_on(run_epochs, t
 
 def test_a_resumed_run_keeps_the_pictures_of_its_earlier_best_epoch(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr("libreyolo.record.plots.listener.draw_validation", lambda event, names, folder: drawn.append(event.epoch))
+    monkeypatch.setattr("libreyolo.record.plots.detection.draw_validation", lambda event, names, folder: drawn.append(event.epoch))
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "confusion.png").touch()
-    listener = PictureListener(tmp_path, NAMES, every=1)
+    listener = DetectionValidationPictures(tmp_path, NAMES, every=1)
     listener.on_train_start(start_event(tmp_path, start_epoch=3))
     for epoch, is_best in ((4, False), (5, True)):
         listener.on_validation_end(validation_of(epoch))
@@ -96,8 +96,8 @@ def test_a_resumed_run_keeps_the_pictures_of_its_earlier_best_epoch(tmp_path, mo
 @pytest.mark.parametrize("seen_best", [True, False])
 def test_pictures_of_the_best_epoch_are_kept_when_later_ones_are_worse(tmp_path, monkeypatch, seen_best):
     drawn = []
-    monkeypatch.setattr("libreyolo.record.plots.listener.draw_validation", lambda event, names, folder: drawn.append(event.epoch))
-    listener = PictureListener(tmp_path, NAMES, every=99)
+    monkeypatch.setattr("libreyolo.record.plots.detection.draw_validation", lambda event, names, folder: drawn.append(event.epoch))
+    listener = DetectionValidationPictures(tmp_path, NAMES, every=99)
     listener.on_train_start(start_event(tmp_path))
     for epoch in (1, 2, 3):
         listener.on_validation_end(validation_of(epoch))

@@ -1,57 +1,36 @@
-"""What `predict` returns for one picture."""
+"""What `predict` returns for one picture, whatever the task."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from libreyolo.errors import UserError
-from libreyolo.interfaces.batch import Detections
-from libreyolo.record.plots.boxes import Mark, class_color, draw_marks
 
 
 @dataclass(frozen=True)
-class Result:
-    """Detections on one picture, best first.
+class Result(ABC):
+    """A picture and what a model says of it; each task adds its own fields.
 
-    picture: uint8 [H, W, 3] RGB. path: the file, or None for a picture in memory. names: class id to name.
+    picture: uint8 [H, W, 3] RGB. names: class id to name. path: the file, or None for a picture in memory.
     """
 
     picture: np.ndarray
-    detections: Detections
     names: dict[int, str]
-    path: Path | None = None
-    extras: dict[str, Any] = field(default_factory=dict)
+    path: Path | None
 
-    def __len__(self) -> int:
-        return len(self.detections.scores)
+    @abstractmethod
+    def summary(self) -> str:
+        """Return what was found in a few words, for a line in the shell."""
 
-    @property
-    def xyxy(self) -> np.ndarray:
-        """[D, 4] float32, pixels of the picture."""
-        return self.detections.boxes.numpy()
-
-    @property
-    def conf(self) -> np.ndarray:
-        """[D] float32 in [0, 1]."""
-        return self.detections.scores.numpy()
-
-    @property
-    def cls(self) -> np.ndarray:
-        """[D] int64 class ids."""
-        return self.detections.labels.numpy()
-
+    @abstractmethod
     def plot(self) -> np.ndarray:
-        """Return the picture with its boxes drawn in, uint8 [H, W, 3] RGB."""
-        drawn = Image.fromarray(self.picture)
-        rows = zip(self.xyxy.tolist(), self.cls.tolist(), self.conf.tolist(), strict=True)
-        draw_marks(drawn, [Mark(tuple(box), f"{self.names[c]} {score:.2f}", class_color(c)) for box, c, score in rows])
-        return np.asarray(drawn)
+        """Return a picture of the result, uint8 [H, W, 3] RGB."""
 
     def save(self, path: str | Path) -> Path:
         """Write the drawn picture; folders are made, an existing file is replaced. Return its path. Raises UserError where it can't."""
