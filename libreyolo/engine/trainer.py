@@ -25,7 +25,7 @@ from libreyolo.engine.refusal import MOST_IN_A_ROW, explain, not_finite
 from libreyolo.engine.reports import EpochSummary, StepReports, epoch_row
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
-from libreyolo.engine.validate import Abandoned, Validation, validate
+from libreyolo.engine.validate import AbandonedError, Validation, validate
 from libreyolo.errors import AgreedError
 from libreyolo.interfaces.events import EpochEnd, StepEnd, ValidationEnd
 from libreyolo.interfaces.phases import AVERAGE
@@ -33,6 +33,8 @@ from libreyolo.interfaces.task import Loader, Task
 from libreyolo.ops.keyed import derive
 
 log = logging.getLogger(__name__)
+
+REMEDY = "try a lower lr0, clip_max_norm=10, or amp=false"  # for numbers that grew out of range
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,7 @@ class Trainer:
                 if number and not self._finished():
                     raise Interrupted(number)
         if self.progress.skipped_steps and not self.progress.global_step and self.completed:
-            raise AgreedError(
-                f"Not one of the {self.progress.skipped_steps} steps moved the weights, because the loss was never finite: try a lower lr0, "
-                "clip_max_norm=10, or amp=false."
-            )
+            raise AgreedError(f"Not one of the {self.progress.skipped_steps} steps moved the weights, because the loss was never finite: {REMEDY}.")
         if self._ended_by_patience():
             waited = self.progress.epoch - self.progress.best_epoch
             log.info("No better %s for %d epochs: stopped after epoch %d.", self.task.best_metric, waited, self.progress.epoch)
@@ -142,7 +141,7 @@ class Trainer:
         self._refuse_infinite_weights(epoch)
         try:
             validation, is_best = self._validate_and_judge(epoch)
-        except Abandoned:
+        except AbandonedError:
             self.progress.epoch, self.progress.step_in_epoch = epoch, self.train_loader.steps(epoch)  # its end is what is left of it
             self._leave()
         self.progress.seconds += time.perf_counter() - started
@@ -217,10 +216,7 @@ class Trainer:
             self.step.drop()
             self.save_midway(self._losses)
             reason = f"{self._refused_in_a_row} steps in a row were refused, the last one in" if many else "In"
-            raise AgreedError(
-                f"{reason} {where}: {refusal.text}; the weights are those before it: try a lower lr0, clip_max_norm=10, or amp=false, or look at "
-                "these pictures."
-            )
+            raise AgreedError(f"{reason} {where}: {refusal.text}; the weights are as they were before it: look at these pictures, or {REMEDY}.")
         if collectives.rank() == 0:
             level = logging.DEBUG if overflow else logging.WARNING
             log.log(level, "A step was skipped in %s: %s. %d skipped so far.", where, refusal.text, self.progress.skipped_steps)
@@ -236,16 +232,13 @@ class Trainer:
         broken = not_finite(self.bare)
         if broken:
             raise AgreedError(
-                f"The weights are not finite after epoch {epoch + 1} (tensor {broken}), and the checkpoints hold the epochs before it: try a lower lr0, "
-                "clip_max_norm=10, or amp=false."
+                f"The weights are not finite after epoch {epoch + 1} (tensor {broken}), and the checkpoints hold the epochs before it: {REMEDY}."
             )
         broken = not_finite(self.ema.average) if self.ema else None
         if self.ema and broken:
             self.ema.start_anew(self.bare)
             if collectives.rank() == 0:
-                log.warning(
-                    "The average of the weights was not finite after epoch %d (tensor %s): it starts anew from the weights.", epoch + 1, broken
-                )
+                log.warning("The average of the weights is not finite after epoch %d (tensor %s): it starts anew from them.", epoch + 1, broken)
 
     def _windows(self, epoch: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield (index of the first micro-batch, micro-batches) for every optimiser step; the last window may be short."""
@@ -270,7 +263,7 @@ class Trainer:
                 group["momentum"] = momentum
 
     def _validate_and_judge(self, epoch: int) -> tuple[Validation | None, bool]:
-        """Return the epoch's validation (None where none is due) and whether it is the best so far. Raises Abandoned on every rank."""
+        """Return the epoch's validation (None where none is due) and whether it is the best so far. Raises AbandonedError on every rank."""
         last = self._at_end()
         validation = self._validate(epoch, last)
         is_best = self._judge(epoch, validation)

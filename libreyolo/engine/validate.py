@@ -24,7 +24,7 @@ class Validation:
     metric: Metric | None = field(default=None, compare=False)
 
 
-class Abandoned(Exception):
+class AbandonedError(Exception):
     """Raised on every rank: one of them was asked to leave, and the validation has no result."""
 
 
@@ -42,7 +42,7 @@ def validate(
     """Evaluate `net`, which is only read: it is put into eval mode and back, and no tensor of it changes.
 
     The picture share of a rank may be empty. Half precision happens by autocast, never by casting the weights. leaving: asked before each batch;
-    a rank that gets True leaves the rest out, and all ranks raise Abandoned where they meet.
+    a rank that gets True leaves the rest out, and all ranks raise AbandonedError where they meet.
     """
     was_training = net.training
     net.eval()
@@ -74,7 +74,7 @@ def validate(
         found = metric.compute() | _speed([s[1] for s in states], sum(s[2] for s in states))
     metrics = collectives.broadcast_object(found)
     if metrics is None:
-        raise Abandoned
+        raise AbandonedError
     if with_loss:
         metrics |= _global_losses(losses, device)
     return Validation(metrics, metric if states is not None else None)
