@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from multiprocessing import Pipe
@@ -21,6 +20,7 @@ from launch.errors import LaunchError
 from launch.guard import check_main_guard, check_startable, guard_note
 from launch.interrupts import Interrupts, sigint_blocked
 from launch.output import RankOutput
+from launch.owned_folder import owned_folder
 from launch.payload import dumps
 from launch.supervise import Supervisor
 
@@ -43,7 +43,7 @@ def spawn_ddp_train(
     log_tail_dir: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     grace_seconds: float = 5.0,
-    leave_seconds: float = 20.0,
+    leave_seconds: float = 24.0,
 ) -> Any:
     """Call `function(*args)` in `num_processes` new processes and return what rank 0's call returned (it must be picklable).
 
@@ -69,7 +69,7 @@ def spawn_ddp_train(
     with contextlib.ExitStack() as stack:
         interrupts = stack.enter_context(Interrupts(num_processes))
         stack.callback(note.unlink, missing_ok=True)
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="launch-", dir=log_tail_dir, ignore_cleanup_errors=True)))
+        directory = stack.enter_context(owned_folder("launch-", log_tail_dir))
         store = _hold_store(num_processes)
         job = worker.Job(directory, num_processes, store.port, os.getpid(), _num_cores(), dict(env or {}))
         job.payload.write_bytes(payload)

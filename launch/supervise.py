@@ -54,10 +54,11 @@ class Supervisor:
             if failures:
                 raise self._explain(failures)
             staying = [process for process in self.processes if exit_code(process) is None]
-            if not staying:
+            done = all(self.job.done(rank).exists() for rank in range(len(self.processes)))
+            if not staying and done:
                 self._warn_of_crashes_after_the_end()
                 return
-            if all(self.job.done(rank).exists() for rank in range(len(self.processes))):
+            if done:
                 leaving_until = leaving_until or time.monotonic() + LEAVING_SECONDS
                 if time.monotonic() > leaving_until:
                     log.warning("The work is done, but %d processes did not leave within %d s: ending them", len(staying), int(LEAVING_SECONDS))
