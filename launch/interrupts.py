@@ -32,6 +32,7 @@ class Interrupts:
         self.num_processes = num_processes
         self.received: list[int] = []
         self._previous: dict[int, Any] = {}
+        self._returned: set[int] = set()
         self._acted = False
 
     def __enter__(self) -> Interrupts:
@@ -51,13 +52,15 @@ class Interrupts:
                 log.error("%s", error)
             raise self._ending(self.received[0]) from error
 
-    def asked(self) -> int:
-        """Return the signal that asks the ranks to leave, 0 for none. Raises KeyboardInterrupt for Ctrl-C, after one line."""
+    def new(self) -> list[int]:
+        """Return the signals that ask the ranks to leave and were not returned before. Raises KeyboardInterrupt for Ctrl-C, after one line."""
         if signal.SIGINT in self.received:
             log.warning("Interrupted: ending %d processes", self.num_processes)
             self._acted = True
             raise KeyboardInterrupt
-        return self.received[0] if self.received else 0
+        found = [number for number in dict.fromkeys(self.received) if number not in self._returned]
+        self._returned.update(found)
+        return found
 
     def pass_on(self, number: int, pids: Iterable[int]) -> None:
         """Send the ranks the signal that this process got, after one line."""

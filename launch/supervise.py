@@ -68,15 +68,14 @@ class Supervisor:
             multiprocessing.connection.wait([process.sentinel for process in staying], timeout=POLL_SECONDS)
 
     def check_interrupts(self) -> None:
-        """Act on the signals that came in: end everything, or pass the first one on to the ranks and give them time to leave."""
-        number = self.interrupts.asked()
-        if not number or self._leaving:
-            return
-        if not all(self.job.started(rank).exists() for rank in range(self.job.num_processes)):
-            log.warning("%s: ending %d processes", name_of(number), self.job.num_processes)  # they have nothing to save
-            raise self.interrupts.ending(number)
-        self._expect_leaving(number)
-        self.interrupts.pass_on(number, [process.pid for process in self.processes if process.pid and exit_code(process) is None])
+        """Act on the signals that came in: end everything, or pass them on to the ranks and give these time to leave."""
+        for number in self.interrupts.new():
+            if not all(self.job.started(rank).exists() for rank in range(self.job.num_processes)):
+                log.warning("%s: ending %d processes", name_of(number), self.job.num_processes)  # they have nothing to save
+                raise self.interrupts.ending(number)
+            if not self._leaving:
+                self._expect_leaving(number)
+            self.interrupts.pass_on(number, [process.pid for process in self.processes if process.pid and exit_code(process) is None])
 
     def _expect_leaving(self, number: int) -> None:
         self._leaving, self._leave_until = number, time.monotonic() + self.leave_seconds

@@ -86,7 +86,7 @@ def step_unless(refused: Tensor, optimizer: torch.optim.Optimizer) -> None:
             optimizer.step()
         return
     _give_momentum_a_start(optimizer)
-    optimizer.grad_scale, optimizer.found_inf = None, refused  # type: ignore[attr-defined]  # as GradScaler tells it
+    optimizer.grad_scale, optimizer.found_inf = None, refused.reshape(())  # type: ignore[attr-defined]  # as GradScaler tells it
     try:
         optimizer.step()
     finally:
