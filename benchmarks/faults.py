@@ -20,9 +20,9 @@ from __future__ import annotations
 import argparse
 import collections
 import ctypes
-import gc
 import getpass
 import json
+import multiprocessing
 import os
 import random
 import shutil
@@ -42,10 +42,16 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import psutil
 import torch
+import torch._dynamo
+import torchvision
 
-from libreyolo import LibreYOLO
+from launch import spawn
+from libreyolo import LibreYOLO, build, run
+from libreyolo.assembly import detect
 from libreyolo.data.shapes import make_shapes
 from libreyolo.engine import checkpoint, trainer
+from libreyolo.metrics import detection as detection_metric
+from libreyolo.models.yolo9 import decode, loss
 from libreyolo.nn import gelan
 from libreyolo.record.tables import read_results
 
@@ -54,10 +60,13 @@ THIN = replace(
     neck_down=(8, 8), depth=1,
 )  # fmt: skip
 KEYS: dict[str, Any] = {
-    "device": "cpu", "nproc": 2, "imgsz": 32, "sync_bn": False, "batch": 4, "epochs": 5, "workers": 0, "aux_weight": 0.0, "eval_interval": 1, "save_period": 0,
-    "save_plots": False, "no_aug_epochs": 2, "warmup_epochs": 1.0, "ema_tau": 5.0, "resume": "auto",
+    "device": "cpu", "nproc": 2, "imgsz": 32, "sync_bn": False, "batch": 4, "epochs": 8, "workers": 0, "aux_weight": 0.0, "eval_interval": 1,
+    "save_period": 0, "save_plots": False, "no_aug_epochs": 3, "warmup_epochs": 1.0, "ema_tau": 5.0, "resume": "auto",
 }  # fmt: skip
+# What a training imports when it comes to it; imported above, so that a forked life need not.
+PRELOADED = (build, decode, detect, detection_metric, loss, run, torch._dynamo, torchvision)
 SUBREAPER = 36  # linux/prctl.h, PR_SET_CHILD_SUBREAPER: orphans become children of this process, so none is overlooked
+LIFELINES: list[Connection] = []
 PATIENCE = 60.0  # seconds for the processes of a life to be gone; the promise is 30, on a machine that is not crowded
 CODES = {"parent": {-9}, "rank": {1, 0}, "save": {1, -9}, "validation": {1, -9}}
 
@@ -86,14 +95,14 @@ def draw_fault(draws: random.Random) -> Fault:
     to: str | int = draws.choice(["parent", 0, 1])
     if kind == "save":
         stage = draws.choice(["half written", "before the flush", "before the rename", "after the rename"])
-        return Fault(kind, signal.SIGKILL, draws.choice(["parent", 0]), None, draws.randint(1, 6), stage)
+        return Fault(kind, signal.SIGKILL, draws.choice(["parent", 0]), None, draws.randint(1, 3), stage)
     if kind == "validation":
-        return Fault(kind, signal.SIGKILL, to, None, draws.randint(1, 3))
+        return Fault(kind, signal.SIGKILL, to, None, draws.randint(1, 2))
     if kind == "signal":
         number = draws.choice([signal.SIGTERM, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
         inside = draws.random() < 0.25
-        return Fault(kind, number, to, None if inside else draws.uniform(0.1, 1.0), draws.randint(1, 3))
-    return Fault(kind, signal.SIGKILL, "parent" if kind == "parent" else draws.randint(0, 1), draws.uniform(0.05, 1.0))
+        return Fault(kind, number, to, None if inside else draws.uniform(0.05, 0.5), draws.randint(1, 2))
+    return Fault(kind, signal.SIGKILL, "parent" if kind == "parent" else draws.randint(0, 1), draws.uniform(0.02, 0.5))
 
 
 # ------------------------------------------------------------------------------------------------------------------ inside a life
@@ -105,7 +114,7 @@ def live(data: Path, project: Path, log: Path, fault: Fault | None) -> None:
     try:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, 1), os.dup2(file, 2)
-        torch.multiprocessing.spawn = fork_rank  # type: ignore[assignment]
+        torch.multiprocessing.spawn, spawn.Pipe = fork_rank, pipe  # type: ignore[assignment]
         if fault is not None and fault.at is None:
             arm(fault)
         LibreYOLO("yolo9t").train(data=str(data), project=str(project), **KEYS)
@@ -124,11 +133,18 @@ def fork_rank(function: Callable[..., None], args: tuple[Any, ...], nprocs: int,
     """Start a rank as torch.multiprocessing.spawn does, but forked, with nothing in it of what a fresh process would not have."""
 
     def begin(index: int, rank: int, job: Any, lifeline: Connection) -> None:
-        for held in [o for o in gc.get_objects() if isinstance(o, Connection) and o is not lifeline and not o.closed]:
-            held.close()  # the parent's ends of the lifelines
+        for held in LIFELINES:
+            held.close()
         function(index, rank, job, lifeline)
 
     return torch.multiprocessing.start_processes(begin, args, nprocs=nprocs, join=join, start_method="fork")
+
+
+def pipe(duplex: bool) -> tuple[Connection, Connection]:
+    """Make a lifeline and remember the parent's end of it, which a fresh process would not inherit."""
+    ends = multiprocessing.Pipe(duplex)
+    LIFELINES.append(ends[1])
+    return ends
 
 
 def arm(fault: Fault) -> None:
