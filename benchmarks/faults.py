@@ -240,10 +240,13 @@ class Campaign:
             fault = draw_fault(self.draws) if sum(self.kinds.values()) < most_kills else None
             code = self._life(project, fault)
             position = self._check_checkpoint(project, position)
-            if code == 0:
+            if code == 0 or self._is_complete(project):  # a signal may come with the end
                 break
         self._compare(project)
         shutil.rmtree(project)
+
+    def _is_complete(self, project: Path) -> bool:
+        return any(json.loads(path.read_text())["state"] == "completed" for path in project.glob("*/status.json"))
 
     def _life(self, project: Path, fault: Fault | None) -> int:
         """Live one life and return its exit code, negative for a signal; nothing of it may stay."""

@@ -82,11 +82,10 @@ class Supervisor:
 
     def _check_leaving(self) -> None:
         """Raise what ends the program when the ranks have left because of a signal, whichever process got it, or took too long to."""
-        codes = {rank: exit_code(process) for rank, process in enumerate(self.processes) if not self.job.done(rank).exists()}
-        left = {rank: code for rank, code in codes.items() if code in EXIT_CODES and not self.job.error(rank).exists()}
+        left = [rank for rank in range(len(self.processes)) if self.job.left(rank).exists()]
         if left and not self._leaving:
-            rank, code = next(iter(left.items()))
-            self._expect_leaving(EXIT_CODES[code or 0])
+            rank = left[0]
+            self._expect_leaving(EXIT_CODES[int(self.job.left(rank).read_text())])
             log.warning("Rank %d left because of %s", rank, name_of(self._leaving))
         if not self._leaving:
             return
@@ -136,7 +135,7 @@ class Supervisor:
             if self.job.done(rank).exists():
                 continue
             report = read_report(self.job.error(rank))
-            if report is None and (code is None or code in EXIT_CODES):  # it goes on, or was asked to leave
+            if self.job.left(rank).exists() or (report is None and code is None):
                 continue
             if code is not None and self.guard_note.exists():
                 raise SpawnGuardError(GUARD_SENTENCE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -17,33 +18,33 @@ from libreyolo.errors import UserError, of_the_machine
 from tests.unit.augment.test_loader import loader_of
 
 MIB = 2**20
+OPEN_FILES, NULL = Path("/proc/self/fd"), Path("/dev/null")
 
 
 @pytest.fixture
 def few_files() -> Iterator[int]:
     """Lower this process's own limit to 40 files more than are open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = len(os.listdir("/proc/self/fd")) + 40
+    limit = len(list(OPEN_FILES.iterdir())) + 40
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     yield limit
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells how many files a process has open")
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="only Linux tells how many files a process has open")
 def test_too_many_open_files_is_one_sentence_before_a_worker_starts(few_files: int) -> None:
-    with pytest.raises(UserError, match=rf"^workers=2 may need 144 open files, but a process may have {few_files} here \(ulimit -n\) and .*say ulimit -n"):
+    with pytest.raises(UserError, match=rf"^workers=2 may need 144 open files, but a process may have {few_files} here .*say ulimit -n"):
         next(loader_of(workers=2).epoch(0))
     assert not [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="only Linux tells how many files a process has open")
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="only Linux tells how many files a process has open")
 def test_running_out_of_files_all_the_same_is_one_sentence_of_this_rank(few_files: int) -> None:
     opened = []
     try:
         with pytest.raises(UserError, match=r"^/dev/null: Too many open files; raise ulimit -n") as told, of_the_machine():
-            opened += [open("/dev/null") for _ in range(few_files)]  # noqa: SIM115
-            while True:
-                opened.append(open("/dev/null"))  # noqa: SIM115
+            for _ in range(few_files):
+                opened.append(NULL.open())
     finally:
         for file in opened:
             file.close()
@@ -52,7 +53,7 @@ def test_running_out_of_files_all_the_same_is_one_sentence_of_this_rank(few_file
 
 def test_what_is_no_want_of_the_machine_stays_what_it_is() -> None:
     with pytest.raises(FileNotFoundError), of_the_machine():
-        open("/nowhere/at/all")
+        Path("/nowhere/at/all").read_text()
 
 
 def test_enough_files_and_no_workers_are_fine() -> None:

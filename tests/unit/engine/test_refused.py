@@ -88,9 +88,8 @@ def test_a_refused_step_is_named_with_its_term_its_place_its_rank_and_its_pictur
     run = toy_run(task=Broken({5}), num_batches=3, epochs=2, log_interval=1000)
     run.trainer.fit()
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said == (
-        "A step was skipped in epoch 2, batch 2 of 3 (after 4 optimiser steps): the loss is not finite: fit is nan on rank 0 (1.png). 1 skipped so far."
-    )
+    where = "A step was skipped in epoch 2, batch 2 of 3 (after 4 optimiser steps)"
+    assert said == f"{where}: the loss is not finite: fit is nan on rank 0 (1.png). 1 skipped so far."
 
 
 def test_a_gradient_that_alone_is_infinite_names_every_rank_s_pictures(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,7 +154,7 @@ def test_an_average_that_is_not_finite_starts_anew_and_weights_that_are_not_end_
         bare["2.bias"].data[0] = math.nan if summary.epoch == 0 else 0.0
 
     run.trainer.save = weights_overflow
-    with pytest.raises(UserError, match="2 of its|steps in a row|not finite"):
+    with pytest.raises(UserError, match="steps in a row were refused"):
         run.trainer.fit()
     assert "The average of the weights is not finite after epoch 1 (tensor 0.weight): it starts anew from them." in caplog.text
 
