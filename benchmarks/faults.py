@@ -11,7 +11,8 @@ a generator with a fixed seed:
 
 After each life: no process is left; the checkpoint on disk loads, and is not older than the one before. When a run comes to its end, its last
 checkpoint equals bit for bit that of a run which nothing disturbed, results.csv has every epoch once, status.json says completed, and neither the
-run directory nor the folder for temporary files holds anything of the killed lives. The first thing that is not so ends the script with exit
+run directory nor the folder for temporary files holds anything of the killed lives. (A life that is killed before its first checkpoint leaves a
+directory that nobody goes on in; the next one begins in another.) The first thing that is not so ends the script with exit
 code 1. Linux only.
 """
 
@@ -82,7 +83,8 @@ class Fault:
     stage: str = ""
 
     def __str__(self) -> str:
-        where = f"in {self.kind} {self.nth} {self.stage}".rstrip() if self.at is None else f"at {self.at:.2f}"
+        place = "save" if self.kind == "save" else "validation"
+        where = f"in {place} {self.nth} {self.stage}".rstrip() if self.at is None else f"at {self.at:.2f}"
         return f"{signal.Signals(self.number).name} to {self.to if self.to == 'parent' else f'rank {self.to}'} {where}"
 
 
@@ -337,7 +339,7 @@ class Campaign:
         status = json.loads((last.parents[1] / "status.json").read_text())
         expect(status["state"] == "completed", f"{last.parents[1]} is {status['state']}")
         expect({p.name for p in last.parent.iterdir()} == {"best.pt", "last.pt"}, f"{last.parent} holds more than its checkpoints")
-        hidden = [p for p in project.rglob(".*") if p.name != ".hydra"]
+        hidden = [p for p in last.parents[1].rglob(".*") if p.name != ".hydra"]
         expect(not hidden, f"left over: {hidden}")
         ours = [p.name for p in self.temporary.iterdir() if p.name != f"torchinductor_{getpass.getuser()}"]  # torch keeps a cache there
         expect(not ours, f"left over: {ours}")
