@@ -25,6 +25,7 @@ from libreyolo.errors import UserError
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import Recipe
+from libreyolo.record.listeners import Listeners
 from libreyolo.weights import transfer
 
 log = logging.getLogger(__name__)
@@ -124,7 +125,7 @@ def training(
     *,
     progress: Progress,
     save: Callable[[EpochSummary], None],
-    tell: Callable[[str, Any], None],
+    listeners: Listeners,
 ) -> Training:
     """Return everything that training needs, on this rank's device."""
     device = seat.device
@@ -179,7 +180,8 @@ def training(
         ),
         progress=progress,
         save=save,
-        tell=tell,
+        tell=listeners.tell,
+        stop_asked=listeners.stop_asked,
         before_last_validation=before_last_validation,
     )
     return Training(trainer, bare, ema, optimizer, [loader for loader in (train_loader, val_loader) if loader])
