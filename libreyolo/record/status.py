@@ -19,7 +19,8 @@ class StatusFile(Listener):
 
     status.json: schema_version, state ("running", "completed", "failed", "interrupted"), progress in [0, 1], epoch (finished ones), epochs,
     eta_seconds, best_metric_name, best_metric, best_epoch, error, stopped_by, updated (seconds since 1970). What is not known is null. A run
-    that patience or a callback ended early is "completed", with progress 1, and `stopped_by` says who; it is "interrupted" when it ends by KeyboardInterrupt or SystemExit (or a subclass).
+    that patience or a callback ended early is "completed" with progress 1, and `stopped_by` says who; it is "interrupted" when it ends by
+    KeyboardInterrupt or SystemExit (or a subclass).
     """
 
     def __init__(self, run_dir: Path) -> None:

@@ -77,7 +77,8 @@ class Tracker(Listener, ABC):
     at the end, whose wait is bounded.
 
     An epoch is sent when its checkpoint is on disk, because a run that dies before that trains the epoch again. A resumed run goes on in the
-    tracker's run of old and first sends the epochs that are missing there; so no step is lost, comes twice, or goes back.
+    tracker's run of old and first sends the epochs that are missing there; so no step is lost, comes twice, or goes back. Epochs that are trained
+    again from an older checkpoint stay there as they were, except in TensorBoard, which can hide them.
     """
 
     name: ClassVar[str]
@@ -89,9 +90,11 @@ class Tracker(Listener, ABC):
         self.memory_path = run.run_dir / "trackers" / f"{self.name}.json"
         self.package = import_package(self.module, self.name)
         self._background: Background | None = None
+        self.start_epoch = 0  # epochs before this training; 0 for a fresh one
         self._held: list[Row] = []  # of epochs without a checkpoint; the training's thread alone touches it
         self._unsent: list[Row] = []  # the background's thread alone touches it, and the four below
         self._is_open = False
+        self._last = 0  # epoch that the tracker holds
         self._warned = False
 
     @abstractmethod
@@ -114,6 +117,7 @@ class Tracker(Listener, ABC):
         if event.resumed:
             earlier = read_results(self.run.run_dir / "metrics.jsonl")
             rows = [(int(row["epoch"] or 0), numbers_of(row)) for row in earlier if int(row["epoch"] or 0) <= event.start_epoch]
+        self.start_epoch = event.start_epoch
         self._background = Background(self.name)
         self._background.put(partial(self._begin, rows, event.resumed))
 
@@ -164,18 +168,20 @@ class Tracker(Listener, ABC):
             self._open()
             while self._unsent:
                 epoch, values = self._unsent[0]
-                self.send(values, epoch)
+                if epoch > self._last:
+                    self.send(values, epoch)
+                    self._last = self.memory.epoch = epoch
                 self._unsent.pop(0)
-                self.memory.epoch = epoch
                 self.memory.write(self.memory_path)
 
     def _open(self) -> None:
         if self._is_open:
             return
-        last = self.open()
-        self._unsent = [row for row in self._unsent if row[0] > last]
-        self.memory.write(self.memory_path)
+        self._last = self.open()
         self._is_open = True
+        self.memory.write(self.memory_path)
+        if self._last > self.start_epoch:
+            log.info("%s holds %d epochs already; those that are trained again are not sent again.", self.name, self._last)
 
     def _end(self, ending: str, keep: Path | None) -> None:
         self._deliver([])

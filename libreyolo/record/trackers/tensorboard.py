@@ -15,8 +15,8 @@ class TensorBoard(Tracker):
 
     def open(self) -> int:
         folder = self.run.run_dir / "tensorboard"
-        last = self.memory.epoch
-        # What is there of later steps is hidden: of an earlier run in this directory, or of a process that died before it noted what it sent.
+        last = min(self.memory.epoch, self.start_epoch)
+        # What is there of later steps is hidden: of an earlier run in this directory, or of epochs that are trained again.
         purge = last + 1 if folder.is_dir() and any(folder.iterdir()) else None
         self._writer = self.package.SummaryWriter(log_dir=str(folder), purge_step=purge)
         if self.memory.id is None:
