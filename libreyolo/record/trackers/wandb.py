@@ -76,7 +76,9 @@ class Wandb(Tracker):
 
     def _settings(self) -> Any:
         """Return wandb's settings: quiet beside the progress, and no wait without an end, as far as this version knows them."""
-        wanted = {"silent": True, "console": "off", "init_timeout": SECONDS_TO_CONNECT, "finish_timeout": SECONDS_AT_THE_END}
+        wanted = {"silent": True, "console": "off", "finish_timeout": SECONDS_AT_THE_END}
+        if "WANDB_INIT_TIMEOUT" not in os.environ:
+            wanted["init_timeout"] = SECONDS_TO_CONNECT
         return self.package.Settings(**{name: value for name, value in wanted.items() if name in self.package.Settings.model_fields})
 
     def _wanted_offline(self) -> bool:
