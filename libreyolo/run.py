@@ -16,8 +16,9 @@ from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, HasExample, Seat
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
-from libreyolo.engine.trainer import EpochSummary
+from libreyolo.engine.trainer import EpochSummary, Trainer
 from libreyolo.errors import UserError
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
@@ -48,7 +49,7 @@ class Job:
     callbacks: Sequence[Any] = ()
     loggers: Sequence[Any] = ()  # the user's own; those that have a name are in the recipe
     group: str = ""  # of the sweep that this run belongs to
-    note: str = ""  # about the choice of devices, for the log
+    note: str = ""  # about the choice of devices and batch, for the log; lines
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,9 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
         average_best=recipe.average_best,
     )
     save: Callable[[EpochSummary], None] = saver if main else lambda summary: None
-    training = build.training(job.family, recipe, assembly, net, seat, progress=progress, save=save, listeners=listeners)
+    training = build.training(
+        job.family, recipe, assembly, net, seat, progress=progress, save=save, tell=listeners.tell, stop_asked=listeners.stop_asked
+    )
     stack.callback(training.close)
     trainer = training.trainer
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
@@ -194,6 +197,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
         example=assembly.example() if isinstance(assembly, HasExample) else None,
     )
     listeners.tell("on_train_start", start)
+    _profile(trainer, recipe, run_dir, seat, stack)
     with _this_rank_alone():
         history = trainer.fit()
     unfinished = recipe.stop_after_epoch is not None and progress.epoch < recipe.epochs
@@ -218,11 +222,25 @@ def _tracked(job: Job, run_dir: Path, config: dict[str, Any]) -> TrackedRun:
     )
 
 
+def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack: ExitStack) -> None:
+    """Record a window of steps where it is wished and there is one process."""
+    if not recipe.profile:
+        return
+    if seat.world_size > 1:
+        if seat.rank == 0:
+            log.warning("profile=true is ignored with %d ranks: profile on one GPU.", seat.world_size)
+        return
+    trainer.profiler = StepProfiler(
+        run_dir, trainer.bare, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace
+    )
+    stack.callback(trainer.profiler.close)
+
+
 def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
     if seat.rank == 0:
         recipe = job.recipe
-        if job.note:
-            log.info("%s", job.note)
+        for line in filter(None, job.note.splitlines()):
+            log.info("%s", line)
         log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
         log.info(
             "%d rank(s) on %s%s, global batch %d (%d on each rank), torch %s",
