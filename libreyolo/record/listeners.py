@@ -12,7 +12,7 @@ from libreyolo.record.callbacks import as_listener, name_of
 from libreyolo.record.progress import ProgressListener
 from libreyolo.record.status import StatusFile
 from libreyolo.record.tables import ResultsTable
-from libreyolo.record.trackers import TrackedRun, tracker_listeners
+from libreyolo.record.trackers import TrackedRun, Trackers, trackers_of
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,7 @@ class Listeners:
 
     def __init__(self) -> None:
         self.all: list[Any] = []
+        self._trackers = Trackers([])
         self._stop_asked = ""
 
     def add(self, loggers: Sequence[str], run: TrackedRun, own: Iterable[Any]) -> None:
@@ -30,8 +31,9 @@ class Listeners:
         The trackers come last: a callback that raises at the very end still finds them open, to be marked failed. Raises UserError for an
         unknown name or a missing package.
         """
-        trackers = tracker_listeners(loggers, run)
-        self.all = [ResultsTable(run.run_dir), StatusFile(run.run_dir), ProgressListener(), *(as_listener(each) for each in own), *trackers]
+        self._trackers = trackers_of(loggers, run)
+        records = [ResultsTable(run.run_dir), StatusFile(run.run_dir), ProgressListener()]
+        self.all = [*records, *(as_listener(each) for each in own), self._trackers]
 
     def tell(self, name: str, event: Event) -> None:
         """Call the method `name` of every listener that has it."""
@@ -40,6 +42,7 @@ class Listeners:
 
     def tell_failure(self, event: TrainFailed) -> None:
         """Tell every listener of the end; a listener that fails now must not hide the error that led here."""
+        self._trackers.begin_failure(event)
         for listener in self.all:
             with suppress(Exception):
                 self._call(listener, "on_exception", event)

@@ -9,14 +9,15 @@ from libreyolo.errors import UserError, nearest
 from libreyolo.record.trackers.base import TrackedRun, Tracker, import_package, numbers_of
 from libreyolo.record.trackers.mlflow import Mlflow
 from libreyolo.record.trackers.tensorboard import TensorBoard
+from libreyolo.record.trackers.together import Trackers
 from libreyolo.record.trackers.wandb import Wandb
 
 TRACKERS: dict[str, type[Tracker]] = {kind.name: kind for kind in (TensorBoard, Wandb, Mlflow)}
 TABLES = "csv"  # always written; named in `loggers` it changes nothing
 
 
-def tracker_listeners(names: Sequence[str], run: TrackedRun) -> list[Tracker]:
-    """Return a listener for each tracker in `names` ("tensorboard", "wandb", "mlflow"; "csv" is always written and adds none).
+def trackers_of(names: Sequence[str], run: TrackedRun) -> Trackers:
+    """Return the trackers in `names` ("tensorboard", "wandb", "mlflow"; "csv" is always written and adds none).
 
     An unknown name and a missing package are UserErrors.
     """
@@ -24,7 +25,7 @@ def tracker_listeners(names: Sequence[str], run: TrackedRun) -> list[Tracker]:
     for name in names:
         if name not in known:
             raise UserError(f"loggers={list(names)}: '{name}' is not one of {', '.join(known)}.{nearest(name, known)}")
-    return [TRACKERS[name](run) for name in dict.fromkeys(names) if name != TABLES]
+    return Trackers([TRACKERS[name](run) for name in dict.fromkeys(names) if name != TABLES])
 
 
 def require_packages(names: Sequence[str]) -> None:
@@ -41,4 +42,4 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-__all__ = ["TRACKERS", "TrackedRun", "Tracker", "numbers_of", "require_packages", "tracker_listeners"]
+__all__ = ["TRACKERS", "TrackedRun", "Tracker", "Trackers", "numbers_of", "require_packages", "trackers_of"]

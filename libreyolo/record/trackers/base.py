@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from libreyolo.errors import UserError
-from libreyolo.interfaces.events import CheckpointSaved, EpochEnd, Listener, TrainEnd, TrainFailed, TrainStart
+from libreyolo.interfaces.events import CheckpointSaved, EpochEnd, Listener, TrainStart
 from libreyolo.record.atomic import write_text
 from libreyolo.record.tables import read_results
 from libreyolo.record.trackers.background import Background
@@ -27,10 +27,7 @@ log = logging.getLogger(__name__)
 
 Row = tuple[int, dict[str, float]]  # an epoch and its numbers
 
-# How long the end of a training waits for a tracker, in seconds.
-SECONDS_AT_THE_END = 30.0
-SECONDS_WITH_A_CHECKPOINT = 600.0
-SECONDS_WHEN_INTERRUPTED = 3.0  # whoever ends this process waits 5 before it is killed
+SECONDS_AT_THE_END = 30.0  # how long the end of a training waits for its trackers
 FINISHED, FAILED, KILLED = "finished", "failed", "killed"
 
 
@@ -92,10 +89,11 @@ class Tracker(Listener, ABC):
         self._background: Background | None = None
         self.start_epoch = 0  # epochs before this training; 0 for a fresh one
         self._held: list[Row] = []  # of epochs without a checkpoint; the training's thread alone touches it
-        self._unsent: list[Row] = []  # the background's thread alone touches it, and the four below
+        self._is_ending = False
+        self._warned = False
+        self._unsent: list[Row] = []  # the background's thread alone touches it, and the two below
         self._is_open = False
         self._last = 0  # epoch that the tracker holds
-        self._warned = False
 
     @abstractmethod
     def open(self) -> int:
@@ -129,29 +127,23 @@ class Tracker(Listener, ABC):
             ready, self._held = [r for r in self._held if r[0] <= event.epoch], [r for r in self._held if r[0] > event.epoch]
             self._background.put(partial(self._deliver, ready))
 
-    def on_train_end(self, event: TrainEnd) -> None:
-        best = Path(str(event.result.get("best_checkpoint")))
-        keep = best if self.run.log_checkpoint and best.exists() else None
-        self._finish(FINISHED, SECONDS_WITH_A_CHECKPOINT if keep else SECONDS_AT_THE_END, keep)
+    def end(self, ending: str, keep: Path | None = None) -> None:
+        """Have the run closed, after `keep` is stored, and return at once; a second call does nothing."""
+        if self._background is not None and not self._is_ending:
+            self._is_ending = True
+            self._background.put(partial(self._end, ending, keep))
 
-    def on_exception(self, event: TrainFailed) -> None:
-        interrupted = isinstance(event.error, (KeyboardInterrupt, SystemExit))
-        ending = KILLED if isinstance(event.error, KeyboardInterrupt) else FAILED
-        self._finish(ending, SECONDS_WHEN_INTERRUPTED if interrupted else SECONDS_AT_THE_END, None)
+    def wait(self, seconds: float) -> None:
+        """Wait until everything is sent and closed, `seconds` at the most."""
+        if self._background is not None and not self._background.finish(seconds):
+            self.warn(f"{self.name} did not take everything in time and is left behind; results.csv has every number.")
+        self._background = None
 
     def warn(self, text: str) -> None:
         """Say what went wrong, once in a run."""
         if not self._warned:
             self._warned = True
             log.warning("%s", text)
-
-    def _finish(self, ending: str, seconds: float, keep: Path | None) -> None:
-        background, self._background = self._background, None
-        if background is None:
-            return
-        background.put(partial(self._end, ending, keep))
-        if not background.finish(seconds):
-            self.warn(f"{self.name} did not take everything within {seconds:g} s and is left behind; results.csv has every number.")
 
     # Below, all runs in the background's thread.
 

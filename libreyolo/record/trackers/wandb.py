@@ -83,7 +83,7 @@ class Wandb(Tracker):
 
     def _wanted_offline(self) -> bool:
         mode = os.environ.get("WANDB_MODE") or self.package.setup().settings.mode  # the second knows `wandb offline` too
-        return mode not in ("online", "shared")
+        return mode in ("offline", "dryrun", "disabled")
 
     def _logged_in(self) -> bool:
         """Return whether wandb has an API key; it must never ask for one from a background thread."""

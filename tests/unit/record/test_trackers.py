@@ -16,8 +16,9 @@ import pytest
 from libreyolo.errors import UserError
 from libreyolo.interfaces.events import CheckpointSaved, EpochEnd, Listener, TrainEnd, TrainFailed
 from libreyolo.record.tables import ResultsTable
-from libreyolo.record.trackers import TrackedRun, base, numbers_of, require_packages, tracker_listeners
+from libreyolo.record.trackers import TrackedRun, Tracker, base, numbers_of, require_packages, trackers_of
 from libreyolo.record.trackers.mlflow import allowed_name
+from libreyolo.record.trackers.together import SECONDS_WHEN_INTERRUPTED
 from tests.unit.record.conftest import row_of, start_event
 
 
@@ -27,7 +28,7 @@ def tracked(run_dir: Path, **changes: Any) -> TrackedRun:
 
 def listeners(name: str, run_dir: Path, **changes: Any) -> list[Listener]:
     """The table, which a resumed tracker reads, and the tracker."""
-    return [ResultsTable(run_dir), *tracker_listeners([name], tracked(run_dir, **changes))]
+    return [ResultsTable(run_dir), trackers_of([name], tracked(run_dir, **changes))]
 
 
 def epoch(listener: Listener, number: int) -> None:
@@ -136,7 +137,7 @@ def test_an_epoch_without_its_checkpoint_is_not_sent_because_it_will_be_trained_
 def test_what_an_interrupted_process_had_not_sent_is_sent_first_when_resumed(wandb, run_epochs, tmp_path):
     first = listeners("wandb", tmp_path)
     run_epochs(first, tmp_path, 1, finish=False)
-    first[1]._background.finish(10)  # as if the process had died: what follows reaches the table only
+    first[1].trackers[0]._background.finish(10)  # as if the process had died: what follows reaches the table only
     for number in (2, 3):
         first[0].on_epoch_end(EpochEnd(number, row_of(number), True))
     run_epochs(listeners("wandb", tmp_path), tmp_path, 4, start_epoch=3)
@@ -146,10 +147,10 @@ def test_what_an_interrupted_process_had_not_sent_is_sent_first_when_resumed(wan
 
 def test_a_run_that_cannot_go_online_is_kept_offline_with_one_warning(wandb, tmp_path, caplog):
     wandb.broken = unreachable
-    (tracker,) = tracker_listeners(["wandb"], tracked(tmp_path))
+    tracker = trackers_of(["wandb"], tracked(tmp_path))
     with caplog.at_level(logging.WARNING):
         tracker.on_train_start(start_event(tmp_path))
-        tracker._background.put(lambda: setattr(wandb, "broken", lambda: None))
+        tracker.trackers[0]._background.put(lambda: setattr(wandb, "broken", lambda: None))
         for number in (1, 2):
             epoch(tracker, number)
         tracker.on_train_end(TrainEnd(tmp_path, {}))
@@ -168,11 +169,11 @@ def test_without_a_key_wandb_never_asks_and_the_run_is_kept_offline(wandb, run_e
 
 
 def test_failures_while_training_warn_once_and_what_was_not_sent_is_sent_later(wandb, tmp_path, caplog):
-    (tracker,) = tracker_listeners(["wandb"], tracked(tmp_path))
+    tracker = trackers_of(["wandb"], tracked(tmp_path))
     tracker.on_train_start(start_event(tmp_path))
     with caplog.at_level(logging.WARNING):
         for number, state in ((1, lambda: None), (2, unreachable), (3, unreachable), (4, lambda: None)):
-            tracker._background.put(lambda state=state: setattr(wandb, "broken", state))
+            tracker.trackers[0]._background.put(lambda state=state: setattr(wandb, "broken", state))
             epoch(tracker, number)
         tracker.on_train_end(TrainEnd(tmp_path, {}))
     (warning,) = [record.getMessage() for record in caplog.records]
@@ -185,22 +186,40 @@ def test_a_tracker_that_hangs_holds_up_neither_the_training_nor_its_end(wandb, t
     monkeypatch.setattr(base, "SECONDS_AT_THE_END", 0.05)
     release = threading.Event()
     wandb.broken = lambda: release.wait() and None
-    (tracker,) = tracker_listeners(["wandb"], tracked(tmp_path))
+    tracker = trackers_of(["wandb"], tracked(tmp_path))
     tracker.on_train_start(start_event(tmp_path))
-    background = tracker._background
+    background = tracker.trackers[0]._background
     for number in (1, 2):
         epoch(tracker, number)
     tracker.on_train_end(TrainEnd(tmp_path, {}))  # returns although nothing was sent
-    assert [record.getMessage().split(" within")[0] for record in caplog.records] == ["wandb did not take everything"]
+    assert [record.getMessage().split(" in time")[0] for record in caplog.records] == ["wandb did not take everything"]
     assert wandb.runs == []
     release.set()
     assert background.finish(10)
     assert [step for step, _ in wandb.runs[0]["logged"]] == [1, 2]
 
 
+def test_a_process_that_is_ended_while_it_waits_still_closes_the_other_trackers(wandb, mlflow, tmp_path, monkeypatch):
+    together = trackers_of(["wandb", "mlflow"], tracked(tmp_path))
+    together.on_train_start(start_event(tmp_path))
+    wait, calls = Tracker.wait, []
+
+    def signalled(tracker: Tracker, seconds: float) -> None:
+        calls.append((tracker.name, seconds <= SECONDS_WHEN_INTERRUPTED))
+        if len(calls) == 1:
+            raise SystemExit(143)  # as the handler of SIGTERM does
+        wait(tracker, seconds)
+
+    monkeypatch.setattr(Tracker, "wait", signalled)
+    with pytest.raises(SystemExit):
+        together.on_exception(TrainFailed(tmp_path, UserError("the loss is not finite")))
+    assert calls == [("wandb", False), ("wandb", True), ("mlflow", True)]
+    assert (wandb.runs[0]["exit_code"], mlflow.runs["run0"]["status"]) == (1, "FAILED")
+
+
 @pytest.mark.parametrize(("error", "status"), [(RuntimeError(), "FAILED"), (KeyboardInterrupt(), "KILLED"), (SystemExit(143), "FAILED")])
 def test_every_ending_closes_the_run_with_its_mark(mlflow, tmp_path, error, status):
-    (tracker,) = tracker_listeners(["mlflow"], tracked(tmp_path))
+    tracker = trackers_of(["mlflow"], tracked(tmp_path))
     tracker.on_train_start(start_event(tmp_path))
     tracker.on_exception(TrainFailed(tmp_path, error))
     assert mlflow.runs["run0"]["status"] == status
@@ -210,7 +229,7 @@ def test_the_best_checkpoint_is_stored_only_where_asked(mlflow, tmp_path):
     best = tmp_path / "best.pt"
     best.touch()
     for wanted in (False, True):
-        (tracker,) = tracker_listeners(["mlflow"], tracked(tmp_path, log_checkpoint=wanted))
+        tracker = trackers_of(["mlflow"], tracked(tmp_path, log_checkpoint=wanted))
         tracker.on_train_start(start_event(tmp_path))
         tracker.on_train_end(TrainEnd(tmp_path, {"best_checkpoint": str(best)}))
     assert [run["files"] for run in mlflow.runs.values()] == [[], [(str(best), "weights")]]
@@ -220,18 +239,18 @@ def test_the_best_checkpoint_is_stored_only_where_asked(mlflow, tmp_path):
 def test_a_missing_package_is_told_before_training_with_what_to_install(name, module, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, name, None)
-    for attempt in (lambda: tracker_listeners([name], tracked(tmp_path)), lambda: require_packages(["csv", name])):
+    for attempt in (lambda: trackers_of([name], tracked(tmp_path)), lambda: require_packages(["csv", name])):
         with pytest.raises(UserError, match=rf"loggers=\[{name}\] needs the package {name}, .* pip install 'libreyolo-train\[trackers\]'"):
             attempt()
 
 
 def test_an_unknown_tracker_is_told_with_the_nearest_name(tmp_path):
     with pytest.raises(UserError, match=r"'tensorbord' is not one of csv, tensorboard, wandb, mlflow\. Did you mean 'tensorboard'\?"):
-        tracker_listeners(["tensorbord"], tracked(tmp_path))
+        trackers_of(["tensorbord"], tracked(tmp_path))
 
 
 def test_no_tracker_and_the_table_alone_add_no_listener(tmp_path):
-    assert tracker_listeners([], tracked(tmp_path)) == tracker_listeners(["csv"], tracked(tmp_path)) == []
+    assert trackers_of([], tracked(tmp_path)).trackers == trackers_of(["csv"], tracked(tmp_path)).trackers == []
 
 
 def test_numbers_are_the_finite_ones():
