@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable
@@ -68,15 +69,42 @@ class Mlflow(Tracker):
             return self.memory.where, None
         folder = self.run.project_dir.absolute()
         folder.mkdir(parents=True, exist_ok=True)
-        return f"sqlite:///{(folder / 'mlflow.db').as_posix()}", (folder / "mlflow_files").as_uri()
+        if not (folder / "mlflow.db").exists():
+            self._create_database(folder / "mlflow.db")
+        return _sqlite(folder / "mlflow.db"), (folder / "mlflow_files").as_uri()
+
+    def _create_database(self, path: Path) -> None:
+        """Make an empty database whole or not at all: one whose tables are half made, by a killed run or by two at once, fails for ever."""
+        new = self.memory_path.with_name("mlflow_new.db").absolute()
+        new.parent.mkdir(parents=True, exist_ok=True)
+        new.unlink(missing_ok=True)
+        self.package.MlflowClient(tracking_uri=_sqlite(new)).get_experiment_by_name(EXPERIMENT)
+        with contextlib.suppress(FileExistsError):  # a run beside this one was faster
+            os.link(new, path)
+        with contextlib.suppress(OSError):  # still open, where that matters
+            new.unlink()
+
+    def _experiment(self, name: str, artifacts: str | None) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name, artifact_location=artifacts))
+            except Exception:
+                found = self._client.get_experiment_by_name(name)
+                if found is None:  # else a run beside this one was faster
+                    raise
+        return str(found.experiment_id)
 
     def _new_run(self, artifacts: str | None) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
-        experiment = self._client.get_experiment_by_name(name)
-        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name, artifact_location=artifacts)
+        experiment_id = self._experiment(name, artifacts)
         about = {"group": self.memory.group, "tags": ",".join(self.run.tags), "run_dir": str(self.run.run_dir)}
         tags = {key: value for key, value in about.items() if value}
         return str(self._client.create_run(experiment_id, run_name=self.run.name, tags=tags).info.run_id)
+
+
+def _sqlite(path: Path) -> str:
+    return f"sqlite:///{path.as_posix()}"
 
 
 def allowed_name(name: str) -> str:

@@ -273,6 +273,7 @@ class FakeMlflow(ModuleType):
 
     def MlflowClient(self, tracking_uri: str | None) -> FakeMlflow:
         self.tracking_uri = tracking_uri or "default"
+        Path(self.tracking_uri.removeprefix("sqlite:///")).touch()
         return self
 
     def get_experiment_by_name(self, name: str) -> SimpleNamespace | None:
