@@ -9,6 +9,7 @@ import importlib
 import json
 import logging
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 Row = tuple[int, dict[str, float]]  # an epoch and its numbers
 
 SECONDS_AT_THE_END = 30.0  # how long the end of a training waits for its trackers
+SECONDS_AFTER_A_FAILURE, MOST_SECONDS_AFTER_A_FAILURE = 30.0, 1800.0  # before it is tried again; doubled each time
 FINISHED, FAILED, KILLED = "finished", "failed", "killed"
 
 
@@ -70,8 +72,8 @@ class Tracker(Listener, ABC):
     """Sends the rows of results.csv, under the same names, from a thread of its own.
 
     The package is imported on construction, so a missing one stops the run before it trains. After that nothing that a tracker meets stops or
-    slows the training: the first failure is warned about, later ones are silent, and what could not be sent is tried again after each epoch and
-    at the end, whose wait is bounded.
+    slows the training: the first failure is warned about, later ones are silent, and what could not be sent is tried again, less and less often,
+    and at the end, whose wait is bounded.
 
     An epoch is sent when its checkpoint is on disk, because a run that dies before that trains the epoch again. A resumed run goes on in the
     tracker's run of old and first sends the epochs that are missing there; so no step is lost, comes twice, or goes back. Epochs that are trained
@@ -91,7 +93,9 @@ class Tracker(Listener, ABC):
         self._held: list[Row] = []  # of epochs without a checkpoint; the training's thread alone touches it
         self._is_ending = False
         self._warned = False
-        self._unsent: list[Row] = []  # the background's thread alone touches it, and the two below
+        self._unsent: list[Row] = []  # the background's thread alone touches it, and those below
+        self._pause = SECONDS_AFTER_A_FAILURE
+        self._not_before = 0.0
         self._is_open = False
         self._last = 0  # epoch that the tracker holds
 
@@ -154,8 +158,13 @@ class Tracker(Listener, ABC):
             self.memory.group = self.memory.group or self.run.group
         self._deliver(rows)
 
-    def _deliver(self, rows: list[Row]) -> None:
+    def _deliver(self, rows: list[Row], *, at_the_end: bool = False) -> None:
         self._unsent += rows
+        if time.monotonic() < self._not_before and not at_the_end:
+            return
+        # Where it succeeds, this is forgotten again.
+        self._not_before = time.monotonic() + self._pause
+        self._pause = min(2 * self._pause, MOST_SECONDS_AFTER_A_FAILURE)
         with _Failures(self):
             self._open()
             while self._unsent:
@@ -165,6 +174,7 @@ class Tracker(Listener, ABC):
                     self._last = self.memory.epoch = epoch
                 self._unsent.pop(0)
                 self.memory.write(self.memory_path)
+            self._pause, self._not_before = SECONDS_AFTER_A_FAILURE, 0.0
 
     def _open(self) -> None:
         if self._is_open:
@@ -176,7 +186,7 @@ class Tracker(Listener, ABC):
             log.info("%s holds %d epochs already; those that are trained again are not sent again.", self.name, self._last)
 
     def _end(self, ending: str, keep: Path | None) -> None:
-        self._deliver([])
+        self._deliver([], at_the_end=True)
         if not self._is_open:
             return
         if keep is not None:

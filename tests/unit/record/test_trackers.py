@@ -182,6 +182,22 @@ def test_failures_while_training_warn_once_and_what_was_not_sent_is_sent_later(w
     assert wandb.runs[0]["exit_code"] == 0
 
 
+def test_after_a_failure_a_tracker_is_left_alone_for_a_while_and_tried_again_at_the_end(wandb, tmp_path, monkeypatch):
+    tries = []
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: 10.0 * len(clock)))
+    clock: list[int] = []
+    wandb.broken = lambda: tries.append(len(clock)) or unreachable()
+    monkeypatch.setenv("WANDB_MODE", "offline")  # so that only sending fails
+    tracker = trackers_of(["wandb"], tracked(tmp_path))
+    monkeypatch.setattr(wandb, "init", lambda init=wandb.init, **kwargs: init(mode="offline", **kwargs))
+    tracker.on_train_start(start_event(tmp_path))
+    for number in range(1, 21):
+        tracker.trackers[0]._background.put(lambda: clock.append(1))
+        epoch(tracker, number)
+    tracker.on_train_end(TrainEnd(tmp_path, {}))
+    assert tries == [1, 4, 10, 20]  # 30 s later, 60 s later, and at the end
+
+
 def test_a_tracker_that_hangs_holds_up_neither_the_training_nor_its_end(wandb, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr(base, "SECONDS_AT_THE_END", 0.05)
     release = threading.Event()
