@@ -305,6 +305,6 @@ def test_a_glob_without_a_match_is_an_error(six_pictures: Path) -> None:
 
 
 def test_a_source_of_another_kind_is_an_error(six_pictures: Path) -> None:
-    write_text(six_pictures / "train.json", "{}")
+    write_text(six_pictures / "train.csv", "{}")
     with pytest.raises(UserError, match="neither a folder"):
-        names_of(six_pictures, "train.json")
+        names_of(six_pictures, "train.csv")

@@ -149,7 +149,7 @@ def test_a_file_whose_rows_are_all_dropped_is_not_an_empty_file() -> None:
 
 def test_bytes_that_are_no_text_are_an_error_at_their_line() -> None:
     found = parse_labels(b"0 0.5 0.5 0.1 0.1\n" + b"\xff\xfe0\x00", 2)
-    assert found.errors == [(2, "is not UTF-8 text")]
+    assert found.errors == [(2, "is not UTF-8 text; save the file as UTF-8")]
 
 
 def test_the_smallest_and_largest_id_are_known_also_of_wrong_rows() -> None:
