@@ -29,17 +29,18 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from libreyolo.data.coco_labels import CocoLabels
 from libreyolo.data.dataset_yaml import candidates, read_yaml
-from libreyolo.data.labels import parse_labels
+from libreyolo.data.labels import LabelFile, parse_labels
 from libreyolo.data.sources import list_pictures
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, printable
 
 SLOW = 5.0  # seconds that no reader may take for inputs of a few kilobytes
 MAX_BYTES = 4096
 WORDS = (
-    b"\n \t\r\n \x00 \xef\xbb\xbf \xff \xe2\x80\xa8 nan inf -0 1e999 1e-400 0x1p3 1_0 , ; # 0.5 1.0 -1 2 99999999999999999999 \xd9\xa3 - : ? | > & * ! % @ "
-    b"[ ] { } \" ' &a *a <<: !!int !!float !!binary !!timestamp !!bool !!set !!omap !!python/none ~ null path: train: val: test: valid: names: nc: "
-    b"annotations: kpt_shape: download: images images/** images/*.png [ab] list.txt other.json . .. / ~nobody/x \\ \"\\0\" \"\\ud800\" \"\\e[31m\" "
+    b"\n \t\r\n \x00 \xef\xbb\xbf \xff \xe2\x80\xa8 nan inf -0 1e999 1e-400 0x1p3 1_0 , ; # 0.5 1.0 -1 2 99999999999999999999 \xd9\xa3 - : ? | > & * "
+    b"! % @ [ ] { } \" ' &a *a <<: !!int !!float !!binary !!timestamp !!bool !!set !!omap !!python/none ~ null path: train: val: test: valid: names: nc: "
+    b'annotations: kpt_shape: download: images images/** images/*.png [ab] list.txt other.json . .. / ~nobody/x \\ "\\0" "\\ud800" "\\e[31m" '
     b"=1+1 <script> $ `id` yes no on 007 1e3 "
     b'"images":[ "annotations":[ "categories":[ "id":1 "image_id":1 "category_id":1 "bbox":[ "iscrowd":1 "file_name":"a.png" NaN Infinity true null'
 ).split(b" ")
@@ -65,7 +66,7 @@ def _limit(seconds: float) -> Iterator[None]:
 def mutated(seed: bytes, other: bytes, draw: random.Random) -> bytes:
     """Return `seed` with a few random changes: bytes, tokens, lines, and pieces of `other`."""
     text = bytearray(seed)
-    for _ in range(draw.choice((1, 1, 2, 3, 5, 9))):
+    for _ in range(draw.choice((1, 1, 1, 2, 3, 7))):
         place = draw.randint(0, len(text))
         end = min(len(text), place + draw.choice((1, 2, 5, 20, 100)))
         match draw.randrange(8):
@@ -118,10 +119,8 @@ class Labels(Target):
 
     def read(self, raw: bytes) -> None:
         nc = 1 + raw[0] % 3 if raw else 1
-        found = parse_labels(raw, nc)
-        assert found.boxes.dtype == np.float32 and found.boxes.shape == (len(found.labels), 4)
-        assert np.all(found.boxes[:, 2:] > found.boxes[:, :2]) and np.all((found.boxes >= 0) & (found.boxes <= 1))
-        assert np.all((found.labels >= 0) & (found.labels < nc))
+        found = parse_labels(raw, nc, keypoint_numbers=6 if raw[-1:] == b"6" else 0)
+        assert_boxes(found, nc)
         lines = raw.replace(b"\r\n", b"\n").replace(b"\r", b"\n").count(b"\n") + 1
         assert all(1 <= line <= lines and "\n" not in text for line, text in (*found.warnings, *found.errors))
 
@@ -140,7 +139,7 @@ class Yaml(Target):
         path.write_bytes(raw)
         found = read_yaml(path)
         assert list(found.names) == list(range(found.nc)) and found.nc > 0
-        assert all(isinstance(name, str) and name.isprintable() for name in found.names.values())
+        assert all(isinstance(name, str) and printable(name) == name for name in found.names.values())
         for split, sources in found.sources.items():
             inside = all(place.is_relative_to(self.folder) for source in sources for place in candidates(source, found))
             if inside:  # never search the machine that this runs on
@@ -158,7 +157,44 @@ class Lists(Target):
         assert all(Path(picture).is_file() for picture in found.pictures)
 
 
-TARGETS: dict[str, type[Target]] = {"labels": Labels, "yaml": Yaml, "lists": Lists}
+def _coco(**changes: Any) -> bytes:
+    content: dict[str, Any] = {
+        "images": [{"id": 7, "file_name": "a.png", "width": 8, "height": 4}, {"id": 9, "file_name": "images\\\\b.png"}],
+        "annotations": [
+            {"id": 1, "image_id": 7, "category_id": 3, "bbox": [1, 1, 4.5, 2], "iscrowd": 0},
+            {"id": 2, "image_id": 9, "category_id": 5, "segmentation": [[0, 0, 4, 0, 4, 2]], "iscrowd": 0},
+        ],
+        "categories": [{"id": 3, "name": "cat"}, {"id": 5, "name": "Dog "}],
+    }
+    return json.dumps(content | changes).encode()
+
+
+class Coco(Target):
+    seeds = (
+        _coco(),
+        _coco(images=[{"id": "7", "file_name": "a.png"}], annotations=[]),
+        b'\xef\xbb\xbf{"images": [], "annotations": [], "categories": []}',
+    )
+
+    def read(self, raw: bytes) -> None:
+        path = self.folder / "a.json"
+        path.write_bytes(raw)
+        pictures = [str(self.folder / "images" / name) for name in ("a.png", "b.png", "sub/c.png")]
+        labels = CocoLabels(path, pictures, {0: "cat", 1: "dog"})
+        labels.prepare()
+        for place in range(3):
+            found = labels.read(place, (4, 8)) if labels.is_used(place) else None
+            if isinstance(found, LabelFile):
+                assert_boxes(found, 2)
+
+
+def assert_boxes(found: LabelFile, nc: int) -> None:
+    assert found.boxes.dtype == np.float32 and found.boxes.shape == (len(found.labels), 4)
+    assert np.all(found.boxes[:, 2:] > found.boxes[:, :2]) and np.all((found.boxes >= 0) & (found.boxes <= 1))
+    assert np.all((found.labels >= 0) & (found.labels < nc))
+
+
+TARGETS: dict[str, type[Target]] = {"labels": Labels, "yaml": Yaml, "lists": Lists, "coco": Coco}
 
 
 class Count:
@@ -174,7 +210,7 @@ class Count:
             self.outcomes["read"] += 1
         except UserError as error:
             self.outcomes["refused"] += 1
-            if len(str(error).splitlines()) != 1 or not str(error).isprintable():
+            if len(str(error).splitlines()) != 1 or printable(str(error)) != str(error):
                 self._fail("a sentence of several lines or with control characters", raw)
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -197,8 +233,9 @@ def mutate(count: Count, seconds: float, seed: int) -> None:
     draw, pool, end = random.Random(seed), list(count.target.seeds), time.monotonic() + seconds
     while time.monotonic() < end:
         raw = mutated(draw.choice(pool), draw.choice(pool), draw)
+        read_before = count.outcomes["read"]
         count.take(raw)
-        if len(pool) < 500 and draw.random() < 0.02:
+        if len(pool) < 500 and draw.random() < (0.3 if count.outcomes["read"] > read_before else 0.005):
             pool.append(raw)
 
 

@@ -28,7 +28,7 @@ class CocoLabels:
     """A LabelSource that reads one json for all pictures of a split."""
 
     def __init__(self, path: Path, pictures: Sequence[str], names: Mapping[int, str]) -> None:
-        self.files = [str(path)]
+        self.files: Sequence[str] = [str(path)]
         self._path, self._pictures, self._names = path, pictures, names
         self._images: dict[int, dict[str, Any]] = {}  # by place in the listing
         self._annotations: dict[Any, list[tuple[int, dict[str, Any]]]] = defaultdict(list)  # by image id
@@ -46,8 +46,8 @@ class CocoLabels:
         for number, annotation in enumerate(self._records(content, "annotations")):
             identity = self._identity(annotation, "image_id", f"annotations[{number}]")
             if identity not in known:
-                raise UserError(f"{self._path}: annotation {self._id_of(annotation, number)} is of image {shown(identity)}, which images lacks; correct it.")
-            self._annotations[identity].append((number, annotation))
+                raise UserError(f"{self.where(0, _number_of(annotation, number))} is of image {shown(identity)}, which images lacks; correct it.")
+            self._annotations[identity].append((_number_of(annotation, number), annotation))
 
     def skipped(self) -> list[tuple[str, str]]:
         return self._missing
@@ -82,7 +82,8 @@ class CocoLabels:
     def _records(self, content: dict[str, Any], key: str) -> list[dict[str, Any]]:
         records = content.get(key)
         if not isinstance(records, list) or not all(isinstance(record, dict) for record in records):
-            raise UserError(f"{self._path}: {key} must be a list of objects, not {shown(records)}; a COCO file has images, annotations and categories.")
+            parts = "a COCO file has images, annotations and categories"
+            raise UserError(f"{self._path}: {key} must be a list of objects, not {shown(records)}; {parts}.")
         return records
 
     def _identity(self, record: dict[str, Any], key: str, where: str) -> int | str:
@@ -90,9 +91,6 @@ class CocoLabels:
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             raise UserError(f"{self._path}: {where} has no {key} that is a number or a text, but {shown(value)}; correct it.")
         return value
-
-    def _id_of(self, annotation: dict[str, Any], number: int) -> str:
-        return f"{number} (id {shown(annotation.get('id'))})"
 
     def _class_named(self, name: str) -> int | str:
         """Return the class of that name, in any case where no name fits exactly; the name itself where there is none."""
@@ -112,14 +110,14 @@ class CocoLabels:
             if not isinstance(file_name, str) or not file_name:
                 raise UserError(f"{self._path}: images[{number}] has no file_name; correct it.")
             identity = self._identity(image, "id", f"images[{number}]")
-            place = self._place_of(file_name, by_name)
-            if identity in seen or place in self._images:
+            found = self._place_of(file_name, by_name)
+            if identity in seen or found in self._images:
                 raise UserError(f"{self._path}: images[{number}] ({shown(file_name)}) has an id or a file of an earlier image; remove one.")
             seen.add(identity)
-            if place is None:
+            if found is None:
                 self._missing.append((file_name, f"{self._path.name} names it but it is not among the pictures of the split"))
             else:
-                self._images[place] = image
+                self._images[found] = image
 
     def _place_of(self, file_name: str, by_name: dict[str, list[int]]) -> int | None:
         parts = [part for part in file_name.replace("\\", "/").split("/") if part not in ("", ".")]
@@ -127,9 +125,8 @@ class CocoLabels:
         ending = [place for place in named if PurePosixPath(self._pictures[place]).parts[-len(parts) :] == tuple(parts)]
         found = ending or named
         if len(found) > 1:
-            raise UserError(
-                f"{self._path}: {shown(file_name)} may be {self._pictures[found[0]]} or {self._pictures[found[1]]}; write more of its path in file_name."
-            )
+            two = f"{self._pictures[found[0]]} or {self._pictures[found[1]]}"
+            raise UserError(f"{self._path}: {shown(file_name)} may be {two}; write more of its path in file_name.")
         return found[0] if found else None
 
     def _row(self, annotation: dict[str, Any], hw: tuple[int, int]) -> tuple[int, tuple[float, float, float, float]]:
@@ -143,6 +140,12 @@ class CocoLabels:
             raise RowError(f"is of category {shown(class_id)}, which is none of the data.yaml's names; add the class, or correct the name")
         x, y, w, h = _pixels(annotation)
         return class_id, edges_of_box((x + w / 2) / hw[1], (y + h / 2) / hw[0], w / hw[1], h / hw[0])
+
+
+def _number_of(annotation: dict[str, Any], number: int) -> int:
+    """Return the annotation's id, its place in the list where it has none."""
+    found = annotation.get("id")
+    return found if isinstance(found, int) and not isinstance(found, bool) else number
 
 
 def _pixels(annotation: dict[str, Any]) -> tuple[float, float, float, float]:

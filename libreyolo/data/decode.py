@@ -15,7 +15,6 @@ What is read, and how:
 from __future__ import annotations
 
 import stat
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +67,10 @@ def probe_picture(path: str | Path) -> tuple[int, int]:
             raise PictureError("it is no regular file")
         if status.st_size == 0:
             raise PictureError("the file is empty")
-        with _open(path) as image:
+        with open_picture(path) as image:
             if _has_whole_tail(path, image.format):
                 w, h = image.size
-                return (w, h) if _orientation(image) >= 5 else (h, w)
+                return (w, h) if orientation_of(image) >= 5 else (h, w)
     except PictureError:
         raise
     except Exception as error:  # on garbage, Pillow's readers raise anything from SyntaxError to struct.error
@@ -86,7 +85,7 @@ def decode_picture(path: str | Path, target_hw: tuple[int, int] | None = None) -
     Raises PictureError, with the reason, when the file can't be decoded to its end.
     """
     try:
-        with _open(path) as image:
+        with open_picture(path) as image:
             return _decoded(image, target_hw)
     except PictureError:
         raise
@@ -104,12 +103,10 @@ def picture_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         raise PictureError(_reason(error)) from error
 
 
-def _open(path: str | Path) -> Image.Image:
+def open_picture(path: str | Path) -> Image.Image:
+    """Return the picture with only its header read, whatever its name says its format is. Raises what Pillow raises."""
     Image.init()
-    with warnings.catch_warnings():
-        # Pillow warns from half its limit on; a picture that is large is no mistake, one beyond the limit is refused.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
+    return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
 
 
 def _decoded(image: Image.Image, target_hw: tuple[int, int] | None) -> NDArray[np.uint8]:
@@ -117,7 +114,7 @@ def _decoded(image: Image.Image, target_hw: tuple[int, int] | None) -> NDArray[n
         image.load()
         image, orientation = ImageOps.exif_transpose(image), 1
     else:
-        orientation = _orientation(image)
+        orientation = orientation_of(image)
     stored_wh = None
     if target_hw is not None:
         h, w = target_hw
@@ -145,7 +142,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _orientation(image: Image.Image) -> int:
+def orientation_of(image: Image.Image) -> int:
+    """Return the EXIF orientation, 2..8; 1 (upright) where there is none or it is damaged."""
     # getexif() of a PNG without the chunk in its head would decode all pixels to look behind them.
     if image.format == "PNG" and not ({"exif", "Raw profile type exif"} & image.info.keys()):
         return 1

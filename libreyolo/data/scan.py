@@ -11,8 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -21,17 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libreyolo.data import scan_cache
+from libreyolo.data.coco_labels import CocoLabels
 from libreyolo.data.dataset_yaml import DatasetYaml
 from libreyolo.data.decode import PictureError, probe_picture
-from libreyolo.data.coco_labels import CocoLabels
 from libreyolo.data.labels import LabelFile, LabelSource, parse_labels, read_label_file
+from libreyolo.data.parallel import in_threads
 from libreyolo.data.scan_result import Scan, SplitReport
 from libreyolo.data.sources import Listing
 from libreyolo.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 READER_VERSION = 2  # raise it when a rule of labels.py or decode.py changes: it makes every cached scan stale
@@ -80,7 +79,7 @@ class TextLabels:
     """A LabelSource of one text file a picture."""
 
     def __init__(self, pictures: Sequence[str], nc: int, keypoint_numbers: int = 0) -> None:
-        self.files = label_paths(pictures)
+        self.files: Sequence[str] = label_paths(pictures)
         self._nc, self._keypoint_numbers = nc, keypoint_numbers
 
     def prepare(self) -> None:
@@ -118,7 +117,7 @@ def scan_pictures(listing: Listing, *, split: str, description: DatasetYaml) -> 
     scan = scan_cache.load(cache_name, key)
     if scan is None:
         found = read_split(listing, labels, split, description.nc)
-        _refuse_unusable(found.scan.report, split)
+        refuse_unusable(found.scan.report, split)
         _refuse_problems(found, description.nc, split)
         scan = found.scan
         scan_cache.save(cache_name, key, scan)
@@ -127,7 +126,7 @@ def scan_pictures(listing: Listing, *, split: str, description: DatasetYaml) -> 
 
 def stamps_of(paths: Sequence[str]) -> NDArray[np.int64]:
     """Return int64 [n, 2], size and mtime in ns of each file; -1 where there is none."""
-    return np.array(list(_parallel(_stamp, paths)), np.int64).reshape(-1, 2)
+    return np.array(list(in_threads(_stamp, paths)), np.int64).reshape(-1, 2)
 
 
 def _label_folder(folder: str) -> str:
@@ -159,6 +158,7 @@ def _key(listing: Listing, label_files: Sequence[str], stamps: NDArray[np.int64]
 
 def read_split(listing: Listing, labels: LabelSource, split: str, nc: int) -> Findings:
     """Open every picture and read every label now. Raises UserError only for labels that can't be read at all."""
+    stamps = stamps_of(listing.pictures)  # before the reading: a file that changes meanwhile has another stamp at the next start
     labels.prepare()
     report = SplitReport(split, skipped=[*listing.skipped, *labels.skipped()])
     places = [place for place in range(len(listing.pictures)) if labels.is_used(place)]
@@ -173,7 +173,7 @@ def read_split(listing: Listing, labels: LabelSource, split: str, nc: int) -> Fi
     def read(place: int) -> tuple[tuple[int, int], LabelFile | None] | str:
         return _read_one(listing.pictures[place], labels, place)
 
-    for place, found in zip(places, _progress(_parallel(read, places), len(places), split), strict=True):
+    for place, found in zip(places, _progress(in_threads(read, places), len(places), split), strict=True):
         if isinstance(found, str):
             report.skipped.append((listing.pictures[place], found))
             continue
@@ -198,7 +198,7 @@ def read_split(listing: Listing, labels: LabelSource, split: str, nc: int) -> Fi
         boxes=np.concatenate([np.zeros((0, 4), np.float32), *(file.boxes for file in files)]),
         labels=np.concatenate([np.zeros(0, np.int64), *(file.labels for file in files)]),
         offsets=np.cumsum([0, *counts], dtype=np.int64),
-        stamps=stamps_of([listing.pictures[place] for place in kept]),
+        stamps=stamps[kept],
         report=report,
     )
     return Findings(scan, problems, (min(ids), max(ids)) if ids else (), clipped)
@@ -214,7 +214,8 @@ def _read_one(picture: str, labels: LabelSource, place: int) -> tuple[tuple[int,
     return found if isinstance(found, str) else (size, found)
 
 
-def _refuse_unusable(report: SplitReport, split: str) -> None:
+def refuse_unusable(report: SplitReport, split: str) -> None:
+    """Raise UserError where no picture is usable, or more than half are not."""
     num_bad, num_usable = len(report.skipped), report.num_pictures
     if num_bad <= num_usable and num_usable:
         return
@@ -241,18 +242,6 @@ def hint_of_ids(ids: tuple[int, ...], nc: int) -> str:
     if ids != (1, nc):
         return ""
     return f" (the ids run from 1 to nc={nc}, so they seem to start at 1: subtract 1 from each)"
-
-
-def _parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Map in order over threads: the time goes into waiting for the disk and into Pillow, which both let other threads run."""
-    chunk = 64  # one future a picture would cost as much as opening it
-
-    def many(start: int) -> list[Result]:
-        return [work(item) for item in items[start : start + chunk]]
-
-    with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
-        for results in pool.map(many, range(0, len(items), chunk)):
-            yield from results
 
 
 def _progress(results: Iterable[Result], total: int, split: str) -> Iterator[Result]:

@@ -21,7 +21,8 @@ class SplitReport:
 
     num_pictures: usable pictures. num_boxes: boxes kept. num_background: pictures without a box, for whatever reason; among them
     num_missing_labels had no label file and num_empty_labels an empty one.
-    num_left_out: pictures of the sources that the split's COCO file does not name. skipped: (file, reason) of every unusable picture. row_warnings: "file:line why" of every dropped row.
+    num_left_out: pictures of the sources that the split's COCO file does not name.
+    skipped: (file, reason) of every unusable picture. row_warnings: "file:line why" of every dropped row.
     """
 
     split: str
@@ -39,8 +40,7 @@ class SplitReport:
         return (
             f"{self.split}: {self.num_pictures} pictures, {self.num_boxes} boxes, {self.num_background} background "
             f"({self.num_empty_labels} empty label files, {self.num_missing_labels} missing), {len(self.skipped)} skipped, "
-            f"{len(self.row_warnings)} label rows dropped"
-            + (f", {self.num_left_out} not in the annotations" if self.num_left_out else "")
+            f"{len(self.row_warnings)} label rows dropped" + (f", {self.num_left_out} not in the annotations" if self.num_left_out else "")
         )
 
     def log(self) -> None:

@@ -36,11 +36,12 @@ class Listing:
     unread: list[str] = field(default_factory=list)
 
     def unread_note(self) -> str:
-        """Return "3 files are pictures of formats that are not read (.heic: /x/a.heic); ...", "" where there are none."""
+        """Return what is to be said of `unread`, "" where there are none."""
         if not self.unread:
             return ""
         suffixes = ", ".join(sorted({Path(path).suffix.lower() for path in self.unread}))
-        return f"{len(self.unread)} files are pictures of a format that is not read ({suffixes}; for example {self.unread[0]}); convert them to JPEG or PNG"
+        files = f"{len(self.unread)} files are pictures of a format that is not read"
+        return f"{files} ({suffixes}; for example {self.unread[0]}): convert them to JPEG or PNG"
 
 
 def list_pictures(description: DatasetYaml, split: str) -> Listing:
@@ -130,7 +131,7 @@ def _add(place: Path, listing: Listing, description: DatasetYaml) -> None:
     elif suffix == ".txt":
         _read_list(place, listing, description)
     elif suffix == ".json":
-        raise UserError(f"{description.path}: {place} is no folder of pictures; write the folder there, and `annotations: {{train: x.json}}` beside it.")
+        raise UserError(f"{description.path}: {place} is no folder of pictures; name the folder, and the json in annotations: {{train: x.json}}.")
     else:
         raise UserError(f"{description.path}: {place} is neither a folder, a .txt list nor a picture; name one of those.")
 

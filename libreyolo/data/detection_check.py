@@ -1,0 +1,277 @@
+"""A detection set looked at from end to end: everything that is wrong with it at once, where a training stops at the first.
+
+Reads every file and writes none; nothing comes from a cache.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
+from libreyolo.data.parallel import in_threads
+from libreyolo.data.picture_facts import PictureFacts, look, near_pairs, same_bytes
+from libreyolo.data.scan import Findings, TextLabels, hint_of_ids, label_source, read_split, refuse_unusable
+from libreyolo.data.sources import list_pictures
+from libreyolo.errors import UserError
+from libreyolo.interfaces.data_report import DataReport
+
+TINY = 2.0  # pixels of the stored picture; what is smaller than that vanishes in any network input
+SAME_BOX = 0.95  # IoU from which two boxes of one class are most likely one object labelled twice
+LONG = 10.0  # an aspect ratio from which most of a square network input is padding
+USUAL_MODES = ("RGB", "L", "YCbCr")
+
+
+@dataclass(frozen=True)
+class LabelledPicture:
+    """A picture to draw: boxes float32 [k, 4] xyxy in pixels, upright; labels int64 [k]."""
+
+    path: Path
+    boxes: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A split that could be read. facts: by picture that decodes, in the order of `pictures`, the usable ones."""
+
+    pictures: list[str]
+    found: Findings
+    facts: dict[str, PictureFacts]
+    label_files: Sequence[str]
+
+
+def check_detection(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tuple[DataReport, list[LabelledPicture], dict[int, str]]:
+    """Return the report, labelled pictures to draw (spread over train and val), and the class names. Raises nothing for what is wrong with the set."""
+    report = DataReport(str(data))
+    try:
+        description = read_yaml(find_yaml(data, cwd.absolute()))
+    except UserError as error:
+        report.add("error", "", _sentence(error))
+        return report, [], {}
+    report.data = str(description.path)
+    splits: dict[str, _Split] = {}
+    for split in SPLITS:
+        checked = _check_split(description, split, report)
+        if checked is not None:
+            splits[split] = checked
+    if not description.sources["val"]:
+        report.add("warning", "", "there is no val: key, so nothing would be validated")
+    _count_classes(description, splits, report)
+    _find_leaks(splits, report)
+    _find_orphans(splits, report)
+    samples = [sample for split in ("train", "val") if split in splits for sample in _samples(splits[split], num_samples // 2)]
+    return report, samples, description.names
+
+
+def _check_split(description: DatasetYaml, split: str, report: DataReport) -> _Split | None:
+    """Read one split and note what is found; None where it has no usable picture."""
+    if not description.sources[split]:
+        return None
+    try:
+        listing = list_pictures(description, split)
+        if listing.unread:
+            report.add("warning", split, listing.unread_note(), listing.unread)
+        if not listing.pictures and not listing.skipped:
+            report.add("error" if split == "train" else "warning", split, f"there is no picture at {', '.join(description.sources[split])}")
+            return None
+        labels = label_source(description, split, listing.pictures)
+        found = read_split(listing, labels, split, description.nc)
+    except UserError as error:
+        report.add("error", split, _sentence(error))
+        return None
+    pictures = [listing.pictures[place] for place in found.scan.kept]
+    _note_scan(found, split, report, description)
+    used = [labels.files[place] for place in found.scan.kept] if isinstance(labels, TextLabels) else []
+    _note_labels(found, pictures, used, split, report)
+    facts = _look_at_all(pictures, split, report)
+    _note_pictures(pictures, found.scan.sizes, facts, split, report)
+    return _Split(pictures, found, facts, labels.files if isinstance(labels, TextLabels) else [])
+
+
+def _note_scan(found: Findings, split: str, report: DataReport, description: DatasetYaml) -> None:
+    """Counts, and what a training would say of the split."""
+    told = found.scan.report
+    report.counts[split] = {
+        "pictures": told.num_pictures,
+        "boxes": told.num_boxes,
+        "background": told.num_background,
+        "empty label files": told.num_empty_labels,
+        "no label file": told.num_missing_labels,
+        "skipped": len(told.skipped),
+        "rows dropped": len(told.row_warnings),
+    }
+    if told.num_left_out:
+        report.add("note", split, f"{told.num_left_out} pictures of the folder are not in the annotations and are left out")
+    skipped = [f"{path}: {reason}" for path, reason in told.skipped]
+    try:
+        refuse_unusable(told, split)
+    except UserError as error:
+        report.add("error", split, _sentence(error), skipped)
+    else:
+        if skipped:
+            report.add("warning", split, f"{len(skipped)} pictures cannot be used and would be skipped", skipped)
+    if found.problems:
+        what = f"{len(found.problems)} label rows are wrong{hint_of_ids(found.ids, description.nc)}"
+        report.add("error", split, what, [f"{problem.where} {problem.text}" for problem in found.problems])
+    if told.row_warnings:
+        report.add("warning", split, f"{len(told.row_warnings)} label rows would be dropped, their pictures stay", told.row_warnings)
+    if found.clipped:
+        report.add("note", split, f"{len(found.clipped)} boxes stick out of their picture and would be clipped", found.clipped)
+
+
+def _note_labels(found: Findings, pictures: list[str], label_files: list[str], split: str, report: DataReport) -> None:
+    """What is odd about the boxes that are kept."""
+    told, scan = found.scan.report, found.scan
+    if told.num_pictures and told.num_missing_labels == told.num_pictures:
+        report.add("warning", split, "no picture has a label file; they are looked for at these places", label_files[:3])
+    elif told.num_pictures and not told.num_boxes:
+        report.add("warning", split, "no picture has a box")
+    shared = [file for file, count in Counter(label_files).items() if count > 1 and Path(file).exists()]
+    if shared:
+        report.add("warning", split, f"{len(shared)} label files belong to several pictures each (one name, two suffixes)", shared)
+    tiny, twice = [], []
+    for place, picture in enumerate(pictures):
+        rows = slice(scan.offsets[place], scan.offsets[place + 1])
+        h, w = scan.sizes[place].tolist()
+        boxes = scan.boxes[rows].astype(np.float64) * np.array([w, h, w, h])
+        num_tiny = int(((boxes[:, 2:] - boxes[:, :2]).min(axis=1, initial=np.inf) < TINY).sum())
+        tiny += [f"{picture} ({num_tiny})"] if num_tiny else []
+        num_twice = _num_nearly_equal(boxes, scan.labels[rows])
+        twice += [f"{picture} ({num_twice})"] if num_twice else []
+    if tiny:
+        report.add("warning", split, f"{len(tiny)} pictures have boxes with a side below {TINY:g} pixels", tiny)
+    if twice:
+        report.add("warning", split, f"{len(twice)} pictures have boxes of one class that are nearly the same", twice)
+
+
+def _num_nearly_equal(boxes: NDArray[np.float64], labels: NDArray[np.int64]) -> int:
+    """Return the number of pairs of one class with an IoU of SAME_BOX or more."""
+    if len(boxes) < 2:
+        return 0
+    left, right = np.triu_indices(len(boxes), 1)
+    overlap = np.minimum(boxes[left, 2:], boxes[right, 2:]) - np.maximum(boxes[left, :2], boxes[right, :2])
+    shared = overlap.clip(min=0).prod(axis=1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
+    return int(((shared >= SAME_BOX * (areas[left] + areas[right] - shared)) & (labels[left] == labels[right])).sum())
+
+
+def _look_at_all(pictures: list[str], split: str, report: DataReport) -> dict[str, PictureFacts]:
+    facts: dict[str, PictureFacts] = {}
+    broken = []
+    for picture, seen in zip(pictures, in_threads(look, pictures), strict=True):
+        if isinstance(seen, str):
+            broken.append(f"{picture}: {seen}")
+        else:
+            facts[picture] = seen
+    if broken:
+        report.add("error", split, f"{len(broken)} pictures look whole but cannot be decoded, which would end a training", broken)
+    return facts
+
+
+def _note_pictures(pictures: list[str], sizes: NDArray[np.int32], facts: dict[str, PictureFacts], split: str, report: DataReport) -> None:
+    """What is odd about the pictures, none of which keeps them from being used."""
+    by_mode: dict[str, list[str]] = defaultdict(list)
+    for picture, seen in facts.items():
+        if seen.mode not in USUAL_MODES:
+            by_mode[seen.mode].append(picture)
+    for mode, found in sorted(by_mode.items()):
+        report.add("note", split, f"{len(found)} pictures are of mode {mode} and become RGB", found)
+    turned = [f"{picture} (orientation {seen.orientation})" for picture, seen in facts.items() if seen.orientation != 1]
+    if turned:
+        report.add("note", split, f"{len(turned)} pictures are turned by EXIF; their boxes must be those of the upright picture", turned)
+    several = [f"{picture} ({seen.num_frames})" for picture, seen in facts.items() if seen.num_frames > 1]
+    if several:
+        report.add("note", split, f"{len(several)} pictures have several frames or pages, of which the first is used", several)
+    long = [f"{picture} ({w}x{h})" for picture, (h, w) in zip(pictures, sizes.tolist(), strict=True) if max(h, w) > LONG * min(h, w)]
+    if long:
+        report.add("note", split, f"{len(long)} pictures are more than {LONG:g} times as long as wide", long)
+
+
+def _count_classes(description: DatasetYaml, splits: dict[str, _Split], report: DataReport) -> None:
+    counts = {split: np.bincount(checked.found.scan.labels, minlength=description.nc).tolist() for split, checked in splits.items()}
+    report.classes = [(class_id, name, {split: counts[split][class_id] for split in splits}) for class_id, name in description.names.items()]
+    if "train" not in splits:
+        return
+    unseen = [f"{class_id} {name}" for class_id, name, count in report.classes if not count["train"]]
+    if unseen:
+        report.add("warning", "train", f"{len(unseen)} of {description.nc} classes have no box", unseen)
+
+
+def _find_leaks(splits: dict[str, _Split], report: DataReport) -> None:
+    """Pictures that are in two splits, or twice in one."""
+    split_of = {picture: split for split, checked in reversed(splits.items()) for picture in checked.pictures}
+    for first, second in combinations(splits, 2):
+        shared = sorted(set(splits[first].pictures) & set(splits[second].pictures))
+        if shared:
+            report.add("warning", "", f"{len(shared)} pictures of {second} are in {first} too: the same files", shared)
+    told = set()
+    repeats = []
+    leaks: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for group in same_bytes(list(split_of)):
+        members = sorted({split_of[picture] for picture in group}, key=SPLITS.index)
+        for first, second in combinations(members, 2):
+            pair = [next(picture for picture in group if split_of[picture] == split) for split in (first, second)]
+            told.add(tuple(pair))
+            leaks[first, second].append(" = ".join(pair))
+        if len(members) == 1:
+            repeats.append(" = ".join(group))
+    for (first, second), pairs in leaks.items():
+        report.add("warning", "", f"{len(pairs)} pictures of {second} are in {first} too: the same bytes", pairs)
+    if repeats:
+        report.add("note", "", f"{len(repeats)} pictures stand several times in one split: the same bytes", repeats)
+    _find_near(splits, told, report)
+
+
+def _find_near(splits: dict[str, _Split], told: set[tuple[str, ...]], report: DataReport) -> None:
+    for first, second in combinations(splits, 2):
+        left, right = splits[first].facts, splits[second].facts
+        names = {Path(picture).name: picture for picture in left}
+        alike = [f"{names[Path(picture).name]} and {picture}" for picture in right if names.get(Path(picture).name, picture) != picture]
+        if alike:
+            report.add("note", "", f"{len(alike)} pictures of {second} have the name of one in {first}", alike)
+        if not left or not right:
+            continue
+        left_paths, right_paths = list(left), list(right)
+        near = near_pairs(np.stack([seen.thumb for seen in left.values()]), np.stack([seen.thumb for seen in right.values()]))
+        pairs = [(left_paths[i], right_paths[j]) for i, j in near if left_paths[i] != right_paths[j]]
+        new = [" ~ ".join(pair) for pair in pairs if pair not in told]
+        if new:
+            report.add("warning", "", f"{len(new)} pairs of pictures in {first} and {second} look the same", new)
+
+
+def _find_orphans(splits: dict[str, _Split], report: DataReport) -> None:
+    """Label files in the folders of labels that belong to no picture of any split."""
+    used = {file for checked in splits.values() for file in checked.label_files}
+    lists = {"classes.txt", "readme.txt", "train.txt", "val.txt", "test.txt", "labels.txt", "notes.txt"}
+    orphans = []
+    for folder in sorted({Path(file).parent for file in used}):
+        if folder.is_dir():
+            texts = (path for path in folder.iterdir() if path.suffix.lower() == ".txt" and path.name.lower() not in lists)
+            orphans += sorted(str(path) for path in texts if str(path) not in used)
+    if orphans:
+        report.add("warning", "", f"{len(orphans)} label files belong to no picture", orphans)
+
+
+def _samples(checked: _Split, count: int) -> list[LabelledPicture]:
+    """Return up to `count` pictures spread evenly over those with boxes (over all where none has any)."""
+    scan = checked.found.scan
+    able = [place for place, picture in enumerate(checked.pictures) if picture in checked.facts]
+    with_boxes = [place for place in able if scan.offsets[place + 1] > scan.offsets[place]] or able
+    chosen = [with_boxes[i] for i in sorted(set(np.linspace(0, len(with_boxes) - 1, count).astype(int).tolist()))] if with_boxes else []
+    samples = []
+    for place in chosen:
+        rows = slice(scan.offsets[place], scan.offsets[place + 1])
+        h, w = scan.sizes[place].tolist()
+        samples.append(LabelledPicture(Path(checked.pictures[place]), scan.boxes[rows] * np.array([w, h, w, h], np.float32), scan.labels[rows]))
+    return samples
+
+
+def _sentence(error: UserError) -> str:
+    return str(error).rstrip(".")
