@@ -39,7 +39,8 @@ SLOW = 5.0  # seconds that no reader may take for inputs of a few kilobytes
 MAX_BYTES = 4096
 WORDS = (
     b"\n \t\r\n \x00 \xef\xbb\xbf \xff \xe2\x80\xa8 nan inf -0 1e999 1e-400 0x1p3 1_0 , ; # 0.5 1.0 -1 2 99999999999999999999 \xd9\xa3 - : ? | > & * "
-    b"! % @ [ ] { } \" ' &a *a <<: !!int !!float !!binary !!timestamp !!bool !!set !!omap !!python/none ~ null path: train: val: test: valid: names: nc: "
+    b"! % @ [ ] { } \" ' &a *a <<: !!int !!float !!binary !!timestamp !!bool !!set !!omap !!python/none ~ null path: train: "
+    b"val: test: valid: names: nc: "
     b'annotations: kpt_shape: download: images images/** images/*.png [ab] list.txt other.json . .. / ~nobody/x \\ "\\0" "\\ud800" "\\e[31m" '
     b"=1+1 <script> $ `id` yes no on 007 1e3 "
     b'"images":[ "annotations":[ "categories":[ "id":1 "image_id":1 "category_id":1 "bbox":[ "iscrowd":1 "file_name":"a.png" NaN Infinity true null'

@@ -48,7 +48,8 @@ class _Split:
 
 
 def check_detection(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tuple[DataReport, list[LabelledPicture], dict[int, str]]:
-    """Return the report, labelled pictures to draw (spread over train and val), and the class names. Raises nothing for what is wrong with the set."""
+    """Return the report, labelled pictures to draw (spread over train and val), and the class names. What is wrong with the set is in the report,
+    nothing is raised for it."""
     report = DataReport(str(data))
     try:
         description = read_yaml(find_yaml(data, cwd.absolute()))
@@ -76,8 +77,7 @@ def _check_split(description: DatasetYaml, split: str, report: DataReport) -> _S
         return None
     try:
         listing = list_pictures(description, split)
-        if listing.unread:
-            report.add("warning", split, listing.unread_note(), listing.unread)
+        report.add_all("warning", split, "pictures of a format that is not read; convert them to JPEG or PNG", listing.unread)
         if not listing.pictures and not listing.skipped:
             report.add("error" if split == "train" else "warning", split, f"there is no picture at {', '.join(description.sources[split])}")
             return None
@@ -108,22 +108,18 @@ def _note_scan(found: Findings, split: str, report: DataReport, description: Dat
         "rows dropped": len(told.row_warnings),
     }
     if told.num_left_out:
-        report.add("note", split, f"{told.num_left_out} pictures of the folder are not in the annotations and are left out")
+        report.add("note", split, f"pictures of the sources that the annotations do not name, which are left out: {told.num_left_out}")
     skipped = [f"{path}: {reason}" for path, reason in told.skipped]
     try:
         refuse_unusable(told, split)
     except UserError as error:
         report.add("error", split, _sentence(error), skipped)
     else:
-        if skipped:
-            report.add("warning", split, f"{len(skipped)} pictures cannot be used and would be skipped", skipped)
-    if found.problems:
-        what = f"{len(found.problems)} label rows are wrong{hint_of_ids(found.ids, description.nc)}"
-        report.add("error", split, what, [f"{problem.where} {problem.text}" for problem in found.problems])
-    if told.row_warnings:
-        report.add("warning", split, f"{len(told.row_warnings)} label rows would be dropped, their pictures stay", told.row_warnings)
-    if found.clipped:
-        report.add("note", split, f"{len(found.clipped)} boxes stick out of their picture and would be clipped", found.clipped)
+        report.add_all("warning", split, "pictures that cannot be used and would be skipped", skipped)
+    wrong = [f"{problem.where} {problem.text}" for problem in found.problems]
+    report.add_all("error", split, f"label rows that are wrong{hint_of_ids(found.ids, description.nc)}", wrong)
+    report.add_all("warning", split, "label rows that would be dropped, their pictures stay", told.row_warnings)
+    report.add_all("note", split, "boxes that stick out of their picture and would be clipped", found.clipped)
 
 
 def _note_labels(found: Findings, pictures: list[str], label_files: list[str], split: str, report: DataReport) -> None:
@@ -134,8 +130,7 @@ def _note_labels(found: Findings, pictures: list[str], label_files: list[str], s
     elif told.num_pictures and not told.num_boxes:
         report.add("warning", split, "no picture has a box")
     shared = [file for file, count in Counter(label_files).items() if count > 1 and Path(file).exists()]
-    if shared:
-        report.add("warning", split, f"{len(shared)} label files belong to several pictures each (one name, two suffixes)", shared)
+    report.add_all("warning", split, "label files of several pictures each (one name, two suffixes)", shared)
     tiny, twice = [], []
     for place, picture in enumerate(pictures):
         rows = slice(scan.offsets[place], scan.offsets[place + 1])
@@ -145,10 +140,8 @@ def _note_labels(found: Findings, pictures: list[str], label_files: list[str], s
         tiny += [f"{picture} ({num_tiny})"] if num_tiny else []
         num_twice = _num_nearly_equal(boxes, scan.labels[rows])
         twice += [f"{picture} ({num_twice})"] if num_twice else []
-    if tiny:
-        report.add("warning", split, f"{len(tiny)} pictures have boxes with a side below {TINY:g} pixels", tiny)
-    if twice:
-        report.add("warning", split, f"{len(twice)} pictures have boxes of one class that are nearly the same", twice)
+    report.add_all("warning", split, f"pictures with boxes of which a side is below {TINY:g} pixels", tiny)
+    report.add_all("warning", split, "pictures with boxes of one class that are nearly the same", twice)
 
 
 def _num_nearly_equal(boxes: NDArray[np.float64], labels: NDArray[np.int64]) -> int:
@@ -170,8 +163,7 @@ def _look_at_all(pictures: list[str], split: str, report: DataReport) -> dict[st
             broken.append(f"{picture}: {seen}")
         else:
             facts[picture] = seen
-    if broken:
-        report.add("error", split, f"{len(broken)} pictures look whole but cannot be decoded, which would end a training", broken)
+    report.add_all("error", split, "pictures that look whole but cannot be decoded, which would end a training", broken)
     return facts
 
 
@@ -182,16 +174,13 @@ def _note_pictures(pictures: list[str], sizes: NDArray[np.int32], facts: dict[st
         if seen.mode not in USUAL_MODES:
             by_mode[seen.mode].append(picture)
     for mode, found in sorted(by_mode.items()):
-        report.add("note", split, f"{len(found)} pictures are of mode {mode} and become RGB", found)
+        report.add_all("note", split, f"pictures of mode {mode}, which become RGB", found)
     turned = [f"{picture} (orientation {seen.orientation})" for picture, seen in facts.items() if seen.orientation != 1]
-    if turned:
-        report.add("note", split, f"{len(turned)} pictures are turned by EXIF; their boxes must be those of the upright picture", turned)
+    report.add_all("note", split, "pictures turned by EXIF, whose boxes must be those of the upright picture", turned)
     several = [f"{picture} ({seen.num_frames})" for picture, seen in facts.items() if seen.num_frames > 1]
-    if several:
-        report.add("note", split, f"{len(several)} pictures have several frames or pages, of which the first is used", several)
+    report.add_all("note", split, "pictures with several frames or pages, of which the first is used", several)
     long = [f"{picture} ({w}x{h})" for picture, (h, w) in zip(pictures, sizes.tolist(), strict=True) if max(h, w) > LONG * min(h, w)]
-    if long:
-        report.add("note", split, f"{len(long)} pictures are more than {LONG:g} times as long as wide", long)
+    report.add_all("note", split, f"pictures more than {LONG:g} times as long as wide", long)
 
 
 def _count_classes(description: DatasetYaml, splits: dict[str, _Split], report: DataReport) -> None:
@@ -200,8 +189,7 @@ def _count_classes(description: DatasetYaml, splits: dict[str, _Split], report: 
     if "train" not in splits:
         return
     unseen = [f"{class_id} {name}" for class_id, name, count in report.classes if not count["train"]]
-    if unseen:
-        report.add("warning", "train", f"{len(unseen)} of {description.nc} classes have no box", unseen)
+    report.add_all("warning", "train", f"classes (of {description.nc}) without a box", unseen)
 
 
 def _find_leaks(splits: dict[str, _Split], report: DataReport) -> None:
@@ -209,8 +197,7 @@ def _find_leaks(splits: dict[str, _Split], report: DataReport) -> None:
     split_of = {picture: split for split, checked in reversed(splits.items()) for picture in checked.pictures}
     for first, second in combinations(splits, 2):
         shared = sorted(set(splits[first].pictures) & set(splits[second].pictures))
-        if shared:
-            report.add("warning", "", f"{len(shared)} pictures of {second} are in {first} too: the same files", shared)
+        report.add_all("warning", "", f"pictures of {second} that are in {first} too (the same files)", shared)
     told = set()
     repeats = []
     leaks: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -223,27 +210,24 @@ def _find_leaks(splits: dict[str, _Split], report: DataReport) -> None:
         if len(members) == 1:
             repeats.append(" = ".join(group))
     for (first, second), pairs in leaks.items():
-        report.add("warning", "", f"{len(pairs)} pictures of {second} are in {first} too: the same bytes", pairs)
-    if repeats:
-        report.add("note", "", f"{len(repeats)} pictures stand several times in one split: the same bytes", repeats)
+        report.add_all("warning", "", f"pictures of {second} that are in {first} too (the same bytes)", pairs)
+    report.add_all("note", "", "pictures that stand several times in one split (the same bytes)", repeats)
     _find_near(splits, told, report)
 
 
 def _find_near(splits: dict[str, _Split], told: set[tuple[str, ...]], report: DataReport) -> None:
     for first, second in combinations(splits, 2):
         left, right = splits[first].facts, splits[second].facts
-        names = {Path(picture).name: picture for picture in left}
+        names = {Path(picture).name: picture for picture in left if not Path(picture).stem.isdigit()}  # numbers say nothing
         alike = [f"{names[Path(picture).name]} and {picture}" for picture in right if names.get(Path(picture).name, picture) != picture]
-        if alike:
-            report.add("note", "", f"{len(alike)} pictures of {second} have the name of one in {first}", alike)
+        report.add_all("note", "", f"pictures of {second} with the name of one in {first}", alike)
         if not left or not right:
             continue
         left_paths, right_paths = list(left), list(right)
         near = near_pairs(np.stack([seen.thumb for seen in left.values()]), np.stack([seen.thumb for seen in right.values()]))
         pairs = [(left_paths[i], right_paths[j]) for i, j in near if left_paths[i] != right_paths[j]]
         new = [" ~ ".join(pair) for pair in pairs if pair not in told]
-        if new:
-            report.add("warning", "", f"{len(new)} pairs of pictures in {first} and {second} look the same", new)
+        report.add_all("warning", "", f"pairs of pictures in {first} and {second} that look the same", new)
 
 
 def _find_orphans(splits: dict[str, _Split], report: DataReport) -> None:
@@ -255,8 +239,7 @@ def _find_orphans(splits: dict[str, _Split], report: DataReport) -> None:
         if folder.is_dir():
             texts = (path for path in folder.iterdir() if path.suffix.lower() == ".txt" and path.name.lower() not in lists)
             orphans += sorted(str(path) for path in texts if str(path) not in used)
-    if orphans:
-        report.add("warning", "", f"{len(orphans)} label files belong to no picture", orphans)
+    report.add_all("warning", "", "label files that belong to no picture", orphans)
 
 
 def _samples(checked: _Split, count: int) -> list[LabelledPicture]:

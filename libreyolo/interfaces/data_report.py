@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -46,3 +46,8 @@ class DataReport:
     def add(self, level: Level, split: str, what: str, places: tuple[str, ...] | list[str] = ()) -> None:
         """Note a finding."""
         self.findings.append(Finding(level, split, what, tuple(places)))
+
+    def add_all(self, level: Level, split: str, what: str, places: Sequence[str]) -> None:
+        """Note "what: how many" where there are any."""
+        if places:
+            self.add(level, split, f"{what}: {len(places)}", list(places))

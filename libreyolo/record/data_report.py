@@ -23,7 +23,7 @@ def write_report(report: DataReport, stream: TextIO, *, num_places: int = 5) -> 
     if stream.isatty():
         _write_colours(report, Console(file=stream), num_places)
         return
-    lines = [report.data, *_plain(_counts(report)), *_plain(_classes(report)), *_finding_lines(report, num_places), _verdict(report)]
+    lines = [report.data, *_plain(_counts(report)), *_plain(_classes(report)), *_finding_lines(report, num_places), "", _verdict(report)]
     text = "\n".join(printable(line) for line in lines) + "\n"
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -79,21 +79,21 @@ def _places(finding: Finding, num_places: int) -> Iterator[str]:
 def _verdict(report: DataReport) -> str:
     num = {level: sum(finding.level == level for finding in report.findings) for level in STYLES}
     ending = "a training would stop" if report.has_errors else "a training would start"
-    return f"\n{num['error']} errors, {num['warning']} warnings, {num['note']} notes: {ending}."
+    return f"errors: {num['error']}, warnings: {num['warning']}, notes: {num['note']}; {ending}."
 
 
 def _write_colours(report: DataReport, console: Console, num_places: int) -> None:
     console.print(Text(printable(report.data), style="bold"))
     for rows in (_counts(report), _classes(report)):
         if rows:
-            table = Table(*(Text(title) for title in rows[0]))
-            for column in table.columns[1:]:
-                column.justify = "right"
+            table = Table()
+            for number, title in enumerate(rows[0]):
+                table.add_column(Text(title), justify="right" if number else "left")
             for row in rows[1:]:
                 table.add_row(*(Text(cell) for cell in row))
             console.print(table)
     for finding in _sorted(report):
         console.print(Text.assemble((finding.level.upper(), STYLES[finding.level]), "  ", printable(_said(finding))))
-        for place in _places(finding, num_places):
-            console.print(Text(printable(place), style="dim"))
-    console.print(Text(_verdict(report).strip(), style="bold red" if report.has_errors else "bold green"))
+        for line in _places(finding, num_places):
+            console.print(Text(printable(line), style="dim"), soft_wrap=True)
+    console.print(Text(_verdict(report), style="bold red" if report.has_errors else "bold green"))
