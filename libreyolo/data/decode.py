@@ -5,8 +5,8 @@ What is read, and how:
 - JPEG (also MPO), PNG, BMP, WebP, TIFF and GIF (first frame), told by content: a PNG named .jpg is fine.
 - EXIF orientation is applied (for PNG: where the chunk stands before the pixels, as it must be known without decoding).
 - Transparent pixels show grey 114, the letterbox's padding: what lies hidden under alpha 0 is arbitrary and must not be learnt.
-- 16-bit grey is scaled to 8 bit by its full range (65535 -> 255); 1-bit, grey, palette, CMYK and YCbCr become RGB; float pictures, 32-bit
-  integers beyond 16 bits and colour spaces that need a profile (Lab) are refused.
+- 16-bit grey is scaled to 8 bit by its full range (65535 -> 255); 1-bit, grey, palette, CMYK and YCbCr become RGB; float pictures and 32-bit
+  integers beyond 16 bits are refused.
 - Of an animation or a file of several pages the first picture counts.
 - A header that promises more than 179 million pixels (Pillow's limit) is refused before anything is decoded.
 - Shrinking is bilinear with antialiasing. A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.

@@ -15,8 +15,9 @@ from PIL import Image
 from libreyolo.data.decode import PictureError, decode_picture, open_picture, orientation_of
 
 THUMB = 16  # side of the thumbnail that tells pictures apart
-# Two thumbnails of one picture (saved again, made smaller) differ by rounding; a frame of the same scene differs more somewhere.
-NEAR_MEAN, NEAR_MAX = 2.0, 20.0  # grey levels of 256
+# Two thumbnails of one picture (saved again, made smaller) differ by rounding; a frame of the same scene differs more somewhere. Two dark
+# pictures differ little as well, but not alike: hence the correlation, which means something where there is contrast.
+NEAR_MEAN, NEAR_MAX, NEAR_CORRELATION, FLAT = 2.0, 20.0, 0.99, 1.0  # grey levels of 256; FLAT is a standard deviation
 _ROWS = 1024  # of a distance table at a time
 
 
@@ -66,7 +67,15 @@ def near_pairs(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> list[tupl
         left = first[start : start + _ROWS].astype(np.float32)
         distances = (left**2).sum(axis=1)[:, None] + squares[None] - 2 * left @ right.T
         for i, j in np.argwhere(distances <= limit + 64).tolist():  # 64: float32's rounding of such sums
-            difference = np.abs(left[i] - right[j])
-            if difference.mean() <= NEAR_MEAN and difference.max() <= NEAR_MAX:
+            if _is_near(left[i], right[j]):
                 found.append((start + i, j))
     return found
+
+
+def _is_near(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
+    difference = np.abs(a - b)
+    if difference.mean() > NEAR_MEAN or difference.max() > NEAR_MAX:
+        return False
+    if min(a.std(), b.std()) < FLAT:
+        return bool(difference.max() <= NEAR_MEAN)
+    return bool(np.corrcoef(a, b)[0, 1] >= NEAR_CORRELATION)
