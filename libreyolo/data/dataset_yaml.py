@@ -52,11 +52,12 @@ _MAX_MERGED = 100_000  # entries of one mapping: merge keys of merge keys would 
 class DatasetYaml:
     """A data.yaml, read and checked; no picture has been looked for yet.
 
-    path: the absolute file. root: the absolute folder its sources are relative to. names: every id 0..nc-1.
+    path: the absolute file. root: the absolute folder its sources are relative to. names: every id 0..nc-1; {} where the task has no classes.
     sources: split -> what the yaml says, one entry or more; () for a split that is absent or null.
     has_download: the yaml has a `download` key, which is not followed.
     annotations: split -> the absolute COCO json with its boxes; splits with label files are not in it.
     keypoint_numbers: how many numbers may follow the box in a label row, from `kpt_shape`; 0 where there is none.
+    content: the whole mapping, every scalar as the text it is; a task reads its own keys in it.
     """
 
     path: Path
@@ -64,6 +65,7 @@ class DatasetYaml:
     names: dict[int, str]
     sources: dict[str, tuple[str, ...]]
     has_download: bool
+    content: Mapping[str, Any] = field(default_factory=dict)
     annotations: dict[str, Path] = field(default_factory=dict)
     keypoint_numbers: int = 0
 
@@ -119,8 +121,11 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
     raise UserError(f"data={str(data)!r} was not found (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
 
 
-def read_yaml(path: Path) -> DatasetYaml:
-    """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules."""
+def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:
+    """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules.
+
+    with_classes: whether the task has classes; where not, `names`, `nc` and what goes with boxes are not looked at.
+    """
     content = _mapping(path)
     folder = path.parent
     root_text = content.get("path") or "."
@@ -132,8 +137,10 @@ def read_yaml(path: Path) -> DatasetYaml:
     if not sources["train"]:
         raise UserError(f"{path}: there is no train: key with the training pictures; add it{_misspelt('train', content)}.")
     root = absolute(_slashes(root_text), folder)
-    found = DatasetYaml(path, root, _names(path, content), sources, "download" in content, keypoint_numbers=_keypoint_numbers(path, content))
-    return replace(found, annotations=_annotations(found, content))
+    found = DatasetYaml(path, root, {}, sources, "download" in content, content)
+    if not with_classes:
+        return found
+    return replace(found, names=_names(path, content), annotations=_annotations(found, content), keypoint_numbers=_keypoint_numbers(path, content))
 
 
 def candidates(source: str, description: DatasetYaml) -> list[Path]:

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
-from libreyolo.data.parallel import in_threads
 from libreyolo.data.picture_facts import PictureFacts, look, near_pairs, same_bytes
-from libreyolo.data.scan import Findings, TextLabels, hint_of_ids, label_source, read_split, refuse_unusable
+from libreyolo.data.scan import Findings, TextLabels, hint_of_ids, label_source, read_split, refuse_split
+from libreyolo.data.scan_work import parallel
 from libreyolo.data.sources import list_pictures
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
@@ -111,7 +111,7 @@ def _note_scan(found: Findings, split: str, report: DataReport, description: Dat
         report.add("note", split, f"pictures of the sources that the annotations do not name, which are left out: {told.num_left_out}")
     skipped = [f"{path}: {reason}" for path, reason in told.skipped]
     try:
-        refuse_unusable(told, split)
+        refuse_split(told, split)
     except UserError as error:
         report.add("error", split, _sentence(error), skipped)
     else:
@@ -158,7 +158,7 @@ def _num_nearly_equal(boxes: NDArray[np.float64], labels: NDArray[np.int64]) -> 
 def _look_at_all(pictures: list[str], split: str, report: DataReport) -> dict[str, PictureFacts]:
     facts: dict[str, PictureFacts] = {}
     broken = []
-    for picture, seen in zip(pictures, in_threads(look, pictures), strict=True):
+    for picture, seen in zip(pictures, parallel(look, pictures), strict=True):
         if isinstance(seen, str):
             broken.append(f"{picture}: {seen}")
         else:

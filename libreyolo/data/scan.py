@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +21,12 @@ from libreyolo.data.coco_labels import CocoLabels
 from libreyolo.data.dataset_yaml import DatasetYaml
 from libreyolo.data.decode import PictureError, probe_picture
 from libreyolo.data.labels import LabelFile, LabelSource, parse_labels, read_label_file
-from libreyolo.data.parallel import in_threads
 from libreyolo.data.scan_result import Scan, SplitReport
+from libreyolo.data.scan_work import parallel, progress, refuse_unusable, stamp
 from libreyolo.data.sources import Listing
 from libreyolo.errors import UserError
 
-logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
-
 READER_VERSION = 2  # raise it when a rule of labels.py or decode.py changes: it makes every cached scan stale
-_NO_FILE = (-1, -1)
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 def label_paths(pictures: Iterable[str]) -> list[str]:
@@ -117,7 +108,7 @@ def scan_pictures(listing: Listing, *, split: str, description: DatasetYaml) -> 
     scan = scan_cache.load(cache_name, key)
     if scan is None:
         found = read_split(listing, labels, split, description.nc)
-        refuse_unusable(found.scan.report, split)
+        refuse_split(found.scan.report, split)
         _refuse_problems(found, description.nc, split)
         scan = found.scan
         scan_cache.save(cache_name, key, scan)
@@ -126,7 +117,7 @@ def scan_pictures(listing: Listing, *, split: str, description: DatasetYaml) -> 
 
 def stamps_of(paths: Sequence[str]) -> NDArray[np.int64]:
     """Return int64 [n, 2], size and mtime in ns of each file; -1 where there is none."""
-    return np.array(list(in_threads(_stamp, paths)), np.int64).reshape(-1, 2)
+    return np.array(list(parallel(stamp, paths)), np.int64).reshape(-1, 2)
 
 
 def _label_folder(folder: str) -> str:
@@ -136,14 +127,6 @@ def _label_folder(folder: str) -> str:
     last = len(parts) - 1 - parts[::-1].index("images")
     replaced = Path(*parts[:last], "labels", *parts[last + 1 :])
     return str(replaced) if replaced.is_dir() else folder
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - twice a picture, and Path() would cost more than the call
-    except OSError:
-        return _NO_FILE
-    return status.st_size, status.st_mtime_ns
 
 
 def _key(listing: Listing, label_files: Sequence[str], stamps: NDArray[np.int64], split: str, description: DatasetYaml) -> str:
@@ -173,7 +156,8 @@ def read_split(listing: Listing, labels: LabelSource, split: str, nc: int) -> Fi
     def read(place: int) -> tuple[tuple[int, int], LabelFile | None] | str:
         return _read_one(listing.pictures[place], labels, place)
 
-    for place, found in zip(places, _progress(in_threads(read, places), len(places), split), strict=True):
+    for number, found in progress(parallel(read, places), len(places), split):
+        place = places[number]
         if isinstance(found, str):
             report.skipped.append((listing.pictures[place], found))
             continue
@@ -214,17 +198,11 @@ def _read_one(picture: str, labels: LabelSource, place: int) -> tuple[tuple[int,
     return found if isinstance(found, str) else (size, found)
 
 
-def refuse_unusable(report: SplitReport, split: str) -> None:
+def refuse_split(report: SplitReport, split: str) -> None:
     """Raise UserError where no picture is usable, or more than half are not."""
-    num_bad, num_usable = len(report.skipped), report.num_pictures
-    if num_bad <= num_usable and num_usable:
-        return
-    examples = "; ".join(f"{path}: {reason}" for path, reason in report.skipped[:3])
-    total = num_bad + num_usable
-    if total == 0:
+    if not report.skipped and not report.num_pictures:
         raise UserError(f"{split}: the annotations name none of the {report.num_left_out} pictures; correct annotations: or {split}:.")
-    which = f"none of the {total} pictures is usable" if num_usable == 0 else f"{num_bad} of {total} pictures, more than half, cannot be used"
-    raise UserError(f"{split}: {which} (for example {examples}); repair the set or correct its paths.")
+    refuse_unusable(report.skipped, report.num_pictures, split)
 
 
 def _refuse_problems(found: Findings, nc: int, split: str) -> None:
@@ -242,13 +220,3 @@ def hint_of_ids(ids: tuple[int, ...], nc: int) -> str:
     if ids != (1, nc):
         return ""
     return f" (the ids run from 1 to nc={nc}, so they seem to start at 1: subtract 1 from each)"
-
-
-def _progress(results: Iterable[Result], total: int, split: str) -> Iterator[Result]:
-    """Pass results on, with a line in the log every few seconds."""
-    told = time.monotonic()
-    for number, result in enumerate(results):
-        if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            logger.info("%s: %d of %d pictures scanned", split, number, total)
-        yield result
