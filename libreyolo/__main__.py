@@ -12,6 +12,7 @@ from typing import Any
 from launch import is_one_sentence
 from libreyolo.errors import printable
 from libreyolo.interfaces.family import FILE_SUFFIX
+from libreyolo.record.run_log import SafeFormatter
 
 EXAMPLES = """examples:
   python -m libreyolo check my.yaml
@@ -25,7 +26,9 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    terminal = logging.StreamHandler()
+    terminal.setFormatter(SafeFormatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[terminal])
     chosen = _parser().parse_args(arguments)
     try:
         return int(chosen.run(chosen))

@@ -5,27 +5,24 @@ Reads every file and writes none; nothing comes from a cache.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
-from libreyolo.data.picture_facts import PictureFacts, look, near_pairs, same_bytes
+from libreyolo.data.picture_check import find_leaks, look_at_all
+from libreyolo.data.picture_facts import PictureFacts
 from libreyolo.data.scan import Findings, TextLabels, hint_of_ids, label_source, read_split, refuse_split
-from libreyolo.data.scan_work import parallel
 from libreyolo.data.sources import list_pictures
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
 
 TINY = 2.0  # pixels of the stored picture; what is smaller than that vanishes in any network input
 SAME_BOX = 0.95  # IoU from which two boxes of one class are most likely one object labelled twice
-LONG = 10.0  # an aspect ratio from which most of a square network input is padding
-USUAL_MODES = ("RGB", "L", "YCbCr")
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ def check_detection(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tu
     if not description.sources["val"]:
         report.add("warning", "", "there is no val: key, so nothing would be validated")
     _count_classes(description, splits, report)
-    _find_leaks(splits, report)
+    find_leaks({split: checked.facts for split, checked in splits.items()}, report)
     _find_orphans(splits, report)
     samples = [sample for split in ("train", "val") if split in splits for sample in _samples(splits[split], num_samples // 2)]
     return report, samples, description.names
@@ -90,8 +87,7 @@ def _check_split(description: DatasetYaml, split: str, report: DataReport) -> _S
     _note_scan(found, split, report, description)
     used = [labels.files[place] for place in found.scan.kept] if isinstance(labels, TextLabels) else []
     _note_labels(found, pictures, used, split, report)
-    facts = _look_at_all(pictures, split, report)
-    _note_pictures(pictures, found.scan.sizes, facts, split, report)
+    facts = look_at_all(pictures, split, report)
     return _Split(pictures, found, facts, labels.files if isinstance(labels, TextLabels) else [])
 
 
@@ -155,34 +151,6 @@ def _num_nearly_equal(boxes: NDArray[np.float64], labels: NDArray[np.int64]) -> 
     return int(((shared >= SAME_BOX * (areas[left] + areas[right] - shared)) & (labels[left] == labels[right])).sum())
 
 
-def _look_at_all(pictures: list[str], split: str, report: DataReport) -> dict[str, PictureFacts]:
-    facts: dict[str, PictureFacts] = {}
-    broken = []
-    for picture, seen in zip(pictures, parallel(look, pictures), strict=True):
-        if isinstance(seen, str):
-            broken.append(f"{picture}: {seen}")
-        else:
-            facts[picture] = seen
-    report.add_all("error", split, "pictures that look whole but cannot be decoded, which would end a training", broken)
-    return facts
-
-
-def _note_pictures(pictures: list[str], sizes: NDArray[np.int32], facts: dict[str, PictureFacts], split: str, report: DataReport) -> None:
-    """What is odd about the pictures, none of which keeps them from being used."""
-    by_mode: dict[str, list[str]] = defaultdict(list)
-    for picture, seen in facts.items():
-        if seen.mode not in USUAL_MODES:
-            by_mode[seen.mode].append(picture)
-    for mode, found in sorted(by_mode.items()):
-        report.add_all("note", split, f"pictures of mode {mode}, which become RGB", found)
-    turned = [f"{picture} (orientation {seen.orientation})" for picture, seen in facts.items() if seen.orientation != 1]
-    report.add_all("note", split, "pictures turned by EXIF, whose boxes must be those of the upright picture", turned)
-    several = [f"{picture} ({seen.num_frames})" for picture, seen in facts.items() if seen.num_frames > 1]
-    report.add_all("note", split, "pictures with several frames or pages, of which the first is used", several)
-    long = [f"{picture} ({w}x{h})" for picture, (h, w) in zip(pictures, sizes.tolist(), strict=True) if max(h, w) > LONG * min(h, w)]
-    report.add_all("note", split, f"pictures more than {LONG:g} times as long as wide", long)
-
-
 def _count_classes(description: DatasetYaml, splits: dict[str, _Split], report: DataReport) -> None:
     counts = {split: np.bincount(checked.found.scan.labels, minlength=description.nc).tolist() for split, checked in splits.items()}
     report.classes = [(class_id, name, {split: counts[split][class_id] for split in splits}) for class_id, name in description.names.items()]
@@ -190,44 +158,6 @@ def _count_classes(description: DatasetYaml, splits: dict[str, _Split], report: 
         return
     unseen = [f"{class_id} {name}" for class_id, name, count in report.classes if not count["train"]]
     report.add_all("warning", "train", f"classes (of {description.nc}) without a box", unseen)
-
-
-def _find_leaks(splits: dict[str, _Split], report: DataReport) -> None:
-    """Pictures that are in two splits, or twice in one."""
-    split_of = {picture: split for split, checked in reversed(splits.items()) for picture in checked.pictures}
-    for first, second in combinations(splits, 2):
-        shared = sorted(set(splits[first].pictures) & set(splits[second].pictures))
-        report.add_all("warning", "", f"pictures of {second} that are in {first} too (the same files)", shared)
-    told = set()
-    repeats = []
-    leaks: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for group in same_bytes(list(split_of)):
-        members = sorted({split_of[picture] for picture in group}, key=SPLITS.index)
-        for first, second in combinations(members, 2):
-            pair = [next(picture for picture in group if split_of[picture] == split) for split in (first, second)]
-            told.add(tuple(pair))
-            leaks[first, second].append(" = ".join(pair))
-        if len(members) == 1:
-            repeats.append(" = ".join(group))
-    for (first, second), pairs in leaks.items():
-        report.add_all("warning", "", f"pictures of {second} that are in {first} too (the same bytes)", pairs)
-    report.add_all("note", "", "pictures that stand several times in one split (the same bytes)", repeats)
-    _find_near(splits, told, report)
-
-
-def _find_near(splits: dict[str, _Split], told: set[tuple[str, ...]], report: DataReport) -> None:
-    for first, second in combinations(splits, 2):
-        left, right = splits[first].facts, splits[second].facts
-        names = {Path(picture).name: picture for picture in left if not Path(picture).stem.isdigit()}  # numbers say nothing
-        alike = [f"{names[Path(picture).name]} and {picture}" for picture in right if names.get(Path(picture).name, picture) != picture]
-        report.add_all("note", "", f"pictures of {second} with the name of one in {first}", alike)
-        if not left or not right:
-            continue
-        left_paths, right_paths = list(left), list(right)
-        near = near_pairs(np.stack([seen.thumb for seen in left.values()]), np.stack([seen.thumb for seen in right.values()]))
-        pairs = [(left_paths[i], right_paths[j]) for i, j in near if left_paths[i] != right_paths[j]]
-        new = [" ~ ".join(pair) for pair in pairs if pair not in told]
-        report.add_all("warning", "", f"pairs of pictures in {first} and {second} that look the same", new)
 
 
 def _find_orphans(splits: dict[str, _Split], report: DataReport) -> None:

@@ -23,8 +23,10 @@ _ROWS = 1024  # of a distance table at a time
 
 @dataclass(frozen=True)
 class PictureFacts:
-    """mode: Pillow's ("RGB", "CMYK", ...). orientation: EXIF, 1 is upright. num_frames: pages or frames. thumb: uint8 [THUMB * THUMB] grey."""
+    """hw: upright. mode: Pillow's ("RGB", "CMYK", ...). orientation: EXIF, 1 is upright. num_frames: pages or frames.
+    thumb: uint8 [THUMB * THUMB], grey."""
 
+    hw: tuple[int, int]
     mode: str
     orientation: int
     num_frames: int
@@ -36,12 +38,13 @@ def look(path: str) -> PictureFacts | str:
     try:
         with open_picture(path) as image:
             mode, orientation, num_frames = image.mode, orientation_of(image), int(getattr(image, "n_frames", 1))
-        grey = Image.fromarray(decode_picture(path)).convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)
+        picture = decode_picture(path)
+        grey = Image.fromarray(picture).convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)
     except PictureError as error:
         return str(error)
     except Exception as error:  # counting the frames of a damaged file raises anything
         return f"it cannot be read to its end ({str(error) or type(error).__name__})"
-    return PictureFacts(mode, orientation, num_frames, np.asarray(grey).reshape(-1))
+    return PictureFacts((picture.shape[0], picture.shape[1]), mode, orientation, num_frames, np.asarray(grey).reshape(-1))
 
 
 def same_bytes(paths: Sequence[str]) -> list[list[str]]:

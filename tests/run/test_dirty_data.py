@@ -74,7 +74,7 @@ def test_it_trains_on_two_ranks_with_finite_numbers_and_not_a_byte_of_it_changes
     zoo: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before, above = digests(zoo.parent), sorted(zoo.parent.parent.iterdir())
-    arguments = QUICK | {"epochs": 1, "no_aug_epochs": 0, "warmup_epochs": 0, "mosaic_prob": 1.0, "save_plots": True}
+    arguments = QUICK | {"epochs": 1, "no_aug_epochs": 0, "warmup_epochs": 0, "mosaic_prob": 1.0, "save_plots": True, "max_steps": 2}
     arguments |= {"project": str(tmp_path / "out"), "nproc": 2}
     result = LibreYOLO("yolo9t").train(zoo, **arguments)
     assert digests(zoo.parent) == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from libreyolo.__main__ import main
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport, Finding
 from libreyolo.record.data_report import write_report
+from libreyolo.schema import families
 from tests.unit.data.conftest import BuildSet, save_picture, write_text
 
 BOX = "0 0.5 0.5 0.5 0.5\n"
@@ -231,3 +233,8 @@ def test_a_name_beyond_the_terminal_s_letters_is_escaped() -> None:
     write_report(DataReport("数据.yaml"), stream)
     stream.flush()
     assert buffer.getvalue().startswith(b"\\u6570\\u636e.yaml")
+
+
+def test_every_task_that_can_be_trained_can_be_checked() -> None:
+    for task in {family.task for family in families().values()}:
+        assert callable(import_module(f"libreyolo.assembly.{task}").ASSEMBLY.check), task
