@@ -9,12 +9,13 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
 
 from libreyolo.data import scan_cache
-from libreyolo.data.cache_folder import cache_folder
+from libreyolo.data.cache_folder import cache_folder, write_atomically
 from libreyolo.data.detection import load_detection
 from libreyolo.data.scan_result import Scan, SplitReport
 from tests.unit.data.conftest import BuildSet, save_picture, write_text
@@ -185,3 +186,25 @@ def test_a_cache_of_another_set_under_this_one_s_name_is_ignored(build_set: Buil
     name = scan_cache.cache_file(f"{second} train")
     name.write_bytes(scan_cache.cache_file(f"{first} train").read_bytes())
     assert len(load_detection(second).train) == 1
+
+
+def test_a_reader_sees_the_old_file_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+
+    def write(file: BinaryIO) -> None:
+        file.write(b"new" * 100_000)
+        file.flush()
+        assert path.read_bytes() == b"old"
+
+    def fail(file: BinaryIO) -> None:
+        write(file)
+        raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        write_atomically(path, fail)
+    assert (path.read_bytes(), [file.name for file in tmp_path.iterdir()]) == (b"old", ["a"])
+    replaced = path.stat().st_ino
+    write_atomically(path, write)
+    assert (path.read_bytes(), [file.name for file in tmp_path.iterdir()]) == (b"new" * 100_000, ["a"])
+    assert path.stat().st_ino != replaced, "the old file is replaced, never opened for writing"
