@@ -10,8 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # The interpreter of older ones fails on any loop with a newer NumPy.
-OLDEST = None if torch.cuda.is_available() else "3.5"
-pytest.importorskip("triton", minversion=OLDEST, reason="triton comes with torch's CUDA builds; none that runs here is installed")
+pytest.importorskip(
+    "triton",
+    minversion=None if torch.cuda.is_available() else "3.5",
+    reason="triton comes with torch's CUDA builds; none that runs here is installed",
+)
 
 from libreyolo.engine import fusion
 from libreyolo.engine.batchnorm import synchronise
