@@ -18,6 +18,7 @@ from libreyolo.engine.compilation import compiled
 from libreyolo.engine.cuda_graph import GraphedNetwork
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
+from libreyolo.engine.fusion import fuse
 from libreyolo.engine.interruption import Interruption
 from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.optimizer import build_optimizer, parameter_groups
@@ -136,6 +137,7 @@ def training(
     progress: Progress,
     save: Callable[[EpochSummary], None],
     tell: Callable[[str, Any], None],
+    stop_asked: Callable[[], str] = lambda: "",
     save_midway: Callable[[LossLog], None] = lambda losses: None,
     interruption: Interruption | None = None,
 ) -> Training:
@@ -145,7 +147,10 @@ def training(
     if device.type == "cuda":
         bare = bare.to(memory_format=torch.channels_last)
     freeze(bare, recipe.freeze)
-    if seat.world_size > 1 and recipe.sync_bn:
+    over_ranks = seat.world_size > 1 and recipe.sync_bn
+    if recipe.fused and device.type == "cuda":
+        bare = fuse(bare, over_ranks=over_ranks)
+    if over_ranks:
         bare = synchronise(bare)
     warn_small_batch(bare, recipe.batch // seat.world_size, seat.world_size, recipe.sync_bn)
     ema = EMA(bare, decay=recipe.ema_decay, tau=recipe.ema_tau) if recipe.ema else None
@@ -204,6 +209,7 @@ def training(
         progress=progress,
         save=save,
         tell=tell,
+        stop_asked=stop_asked,
         save_midway=save_midway,
         interruption=interruption,
         before_last_validation=before_last_validation if recipe.precise_bn else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from libreyolo.engine.loss_log import Reading
@@ -23,6 +23,7 @@ class EpochSummary:
     validation: Validation | None
     is_best: bool
     seconds: float
+    system: dict[str, float] = field(default_factory=dict)  # speed, waiting and memory, by column name
 
 
 def epoch_row(summary: EpochSummary, progress: Progress, metric: str) -> dict[str, Any]:
@@ -42,7 +43,8 @@ def epoch_row(summary: EpochSummary, progress: Progress, metric: str) -> dict[st
     }
     row |= {f"train/{part}_loss": value for part, value in summary.losses.items()}
     row |= metrics
-    return row | {f"lr/group{i}": lr for i, lr in enumerate(summary.lrs)}
+    row |= {f"lr/group{i}": lr for i, lr in enumerate(summary.lrs)}
+    return row | summary.system | (summary.validation.classes if summary.validation else {})
 
 
 class StepReports:

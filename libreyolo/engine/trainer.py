@@ -70,7 +70,8 @@ class Trainer:
 
     net: the network as the step sees it (wrapped when distributed); bare: the same network unwrapped. The trainer owns `progress` and nothing on
     disk: `save` is called after every epoch, with the summary, on every rank; `save_midway` where a run ends inside an epoch, on every rank too,
-    and returns when the file is there; `tell` passes events to listeners and does nothing on ranks other than 0.
+    and returns when the file is there; `tell` passes events to listeners and does nothing on ranks other than 0. `stop_asked` says who of them
+    wants the run to end ("" for nobody; only rank 0's answer counts).
 
     interruption: what notes a signal's wish that this run should leave. before_last_validation: called with the judged network and the epoch.
     """
@@ -90,19 +91,22 @@ class Trainer:
         progress: Progress,
         save: Callable[[EpochSummary], None],
         tell: Callable[[str, Any], None],
+        stop_asked: Callable[[], str] = lambda: "",
         save_midway: Callable[[LossLog], None] = lambda losses: None,
         interruption: Interruption | None = None,
         before_last_validation: Callable[[nn.Module, int], None] | None = None,
     ) -> None:
         self.net, self.bare, self.ema, self.task, self.step, self.schedule = net, bare, ema, task, step, schedule
         self.train_loader, self.val_loader, self.plan, self.progress = train_loader, val_loader, plan, progress
-        self.save, self.tell, self.save_midway = save, tell, save_midway
+        self.save, self.tell, self.save_midway, self.stop_asked = save, tell, save_midway, stop_asked
         self.before_last_validation = before_last_validation
         self.interruption = interruption or Interruption()
         self.profiler: StepProfiler | None = None
         self.history: list[EpochSummary] = []
+        self.stopped_by = ""  # who ended the run before its last epoch; the same on every rank
         self.earlier_losses: dict[str, Any] | None = None  # of the epoch in whose middle the resumed run ended
         self._losses = LossLog(step.device)
+        self._system: dict[str, float] = {}
         self._under_way: _UnderWay | None = None
         self._leaving = False
         self._refused_in_a_row = 0
@@ -112,20 +116,25 @@ class Trainer:
         with self.interruption.held():
             while not self._finished():
                 self.history.append(self._epoch())
+                self.stopped_by = collectives.broadcast_object(self.stop_asked())
                 number = self.interruption.agreed(self.step.device)
                 if number and not self._finished():
                     raise Interrupted(number)
         if self.progress.skipped_steps and not self.progress.global_step and self.completed:
             raise AgreedError(f"Not one of the {self.progress.skipped_steps} steps moved the weights, because the loss was never finite: {REMEDY}.")
-        if self._ended_by_patience():
+        if self._at_end():
+            self.stopped_by = ""  # it would have ended here anyway
+        elif self._ended_by_patience():
             waited = self.progress.epoch - self.progress.best_epoch
-            log.info("No better %s for %d epochs: stopped after epoch %d.", self.task.best_metric, waited, self.progress.epoch)
+            self.stopped_by = f"patience (no better {self.task.best_metric} for {waited} epochs)"
+        if self.stopped_by:
+            log.info("The run was stopped after epoch %d of %d by %s.", self.progress.epoch, self.plan.epochs, self.stopped_by)
         return self.history
 
     @property
     def completed(self) -> bool:
-        """Whether nothing is left to train: the plan's end, or patience's."""
-        return self._at_end() or self._ended_by_patience()
+        """Whether nothing is left to train: the plan's end, patience's, or that of a callback."""
+        return self._at_end() or bool(self.stopped_by) or self._ended_by_patience()
 
     @property
     def judged(self) -> nn.Module:
@@ -146,7 +155,7 @@ class Trainer:
             self._leave()
         self.progress.seconds += time.perf_counter() - started
         lrs = [float(group["lr"]) for group in self.step.optimizer.param_groups]
-        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds)
+        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds, self._system)
         self._record(summary)
         self.save(summary)
         return replace(summary, validation=validation and Validation(validation.metrics))
@@ -176,7 +185,9 @@ class Trainer:
         if self._leaving and not self._out_of_steps():
             self._leave()
         final = self._losses.read()
-        reports.add(self._step_event(epoch, started), final)
+        event = self._step_event(epoch, started)
+        self._system = {f"system/{name}": getattr(event, name) for name in ("images_per_second", "waiting_share", "gpu_memory_gb")}
+        reports.add(event, final)
         reports.tell_all()
         return final.wait()
 
@@ -295,8 +306,8 @@ class Trainer:
 
     def _record(self, summary: EpochSummary) -> None:
         if summary.validation and summary.validation.metric is not None:
-            curves = summary.validation.metric.curves()
-            self.tell("on_validation_end", ValidationEnd(summary.epoch + 1, summary.validation.metrics, curves, [summary.validation.metric]))
+            found, metric = summary.validation, summary.validation.metric
+            self.tell("on_validation_end", ValidationEnd(summary.epoch + 1, found.metrics, metric.curves(), [metric], found.classes))
         self.tell("on_epoch_end", EpochEnd(summary.epoch + 1, epoch_row(summary, self.progress, self.task.best_metric), summary.is_best))
 
     def _step_event(self, epoch: int, started: float) -> StepEnd:
