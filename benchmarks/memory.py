@@ -1,8 +1,8 @@
 """Host memory, open files and threads over many epochs of a tiny set: python benchmarks/memory.py --epochs 200 --out FOLDER.
 
-Two ranks on the CPU with a loader process each, a validation and a checkpoint every epoch. After each epoch of rank 0 the whole tree of processes
-is measured: proportional set size (shared pages counted once), number of open files, number of threads. Writes memory.csv and memory.png. Ends with
-exit code 1 where the last quarter of the run is more than 5 % above the second one, or where files or threads grow.
+Two ranks on the CPU with a loader process each, a tiny network in the place of yolo9's, a validation and a checkpoint every epoch. After each epoch
+of rank 0 the whole tree of processes is measured: proportional set size (shared pages counted once), number of open files, number of threads.
+Writes memory.csv and memory.png. Ends with exit code 1 where the last quarter of the run is more than 5 % above the second one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import psutil
 
+from benchmarks.tiny import take_the_place_of_yolo9
 from libreyolo import LibreYOLO
 from libreyolo.data.shapes import make_shapes
 from libreyolo.interfaces.events import EpochEnd, Listener
@@ -28,6 +29,9 @@ KEYS: dict[str, Any] = {
     "device": "cpu", "nproc": 2, "imgsz": 32, "sync_bn": False, "batch": 4, "workers": 1, "aux_weight": 0.0, "eval_interval": 1, "save_period": 0,
     "save_plots": False, "no_aug_epochs": 0, "warmup_epochs": 1.0, "patience": 0,
 }  # fmt: skip
+
+
+take_the_place_of_yolo9()  # here, so that the ranks, which import this script, do it too
 
 
 class Meter(Listener):
@@ -80,14 +84,13 @@ def draw(rows: list[dict[str, float]], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=200)
-    parser.add_argument("--model", default="yolo9t")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True)
     table = (given.out / "memory.csv").absolute()
     table.write_text(",".join(COLUMNS) + "\n")
     data = make_shapes(given.out / "data", num_train=8, num_val=4, size=32)
-    LibreYOLO(given.model).train(data=str(data), project=str(given.out / "runs"), epochs=given.epochs, callbacks=[Meter(table)], **KEYS)
+    LibreYOLO("yolo9t").train(data=str(data), project=str(given.out / "runs"), epochs=given.epochs, callbacks=[Meter(table)], **KEYS)
     with table.open() as file:
         rows = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
     draw(rows, given.out / "memory.png")
