@@ -334,7 +334,7 @@ def same(one: Any, other: Any) -> bool:
 
 def rows(last: Path) -> list[dict[str, Any]]:
     table = read_results(last.parents[1] / "results.csv")
-    return [{k: v for k, v in row.items() if k != "time" and not k.startswith("speed/")} for row in table]
+    return [{k: v for k, v in row.items() if k != "time" and not k.startswith(("speed/", "system/"))} for row in table]
 
 
 def only(paths: Any) -> Path:
