@@ -14,7 +14,7 @@ from libreyolo.record.plots import style
 
 Line = tuple[list[int], list[float]]
 # What a task's figure shows of its metrics, most important first; a task with none of them shows its first four.
-SHOWN = ("mAP50-95", "mAP50", "precision", "recall", "accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM")
+SHOWN = ("grid_F1", "mAP50-95", "mAP50", "precision", "recall", "accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM")
 MAX_METRICS = 4
 
 

@@ -1,0 +1,110 @@
+"""Points: YOLO-format boxes whose centres are looked for on a grid, judged by F1."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from libreyolo.assembly.boxes import BoxData, refuse_classes
+from libreyolo.assembly.parts import Predictor, refuse_unknown
+from libreyolo.assembly.point_pictures import PointPictures
+from libreyolo.data.augment.letterbox import letterbox_geometry
+from libreyolo.data.detection_loader import letterbox_batch
+from libreyolo.data.image_set import ImageSet
+from libreyolo.interfaces.events import Listener
+from libreyolo.interfaces.family import Family
+from libreyolo.interfaces.input import InputSpec
+from libreyolo.metrics.point_pictures import occupied
+from libreyolo.ops.cells import cells_of
+from libreyolo.recipe import PointRecipe, Recipe, checks
+from libreyolo.results import PointResult
+from libreyolo.tasks.point import PointTask
+
+log = logging.getLogger(__name__)
+
+
+class PointAssembly(BoxData[PointRecipe]):
+    """A point run's data and what is made from it."""
+
+    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
+        assert isinstance(recipe, PointRecipe)
+        super().__init__(family, recipe, spec, cwd)
+        hidden = self.num_hidden(self.data.train)
+        if hidden:
+            log.warning(
+                "%d of %d training objects share a cell with another one, which hides them: a larger imgsz has more cells.",
+                hidden,
+                len(self.data.train.label_rows),
+            )
+
+    def task(self, split: str = "val", **evaluation: Any) -> PointTask:
+        """Return the task judged on `split`; `evaluation` overrides max_det, and conf_thresholds by one `conf`."""
+        refuse_unknown(evaluation, ("conf", "max_det"), "judging points")
+        checks.in_range("conf", evaluation.get("conf", 0.0), 0.0, 1.0)
+        judged, recipe = self.split(split), self.recipe
+        return PointTask(
+            criterion=self.family.loss.build(len(self.names), **recipe.loss_options()),
+            locate=self.family.decode.locate,
+            stride=self.family.decode.STRIDE,
+            spec=self.spec,
+            names=self.names,
+            thresholds=[evaluation["conf"]] if "conf" in evaluation else recipe.conf_thresholds,
+            radii=recipe.nms_radii,
+            tolerance=recipe.distance_tolerance,
+            num_pictures=len(judged) if judged else 0,
+            max_det=evaluation.get("max_det", recipe.max_det),
+            classes=recipe.classes,
+        )
+
+    def pictures(self, run_dir: Path) -> list[Listener]:
+        stride = self.family.decode.STRIDE
+        return [
+            PointPictures(run_dir, self.names, self.data, first_batch=self.first_batch, samples=self.recipe.plot_samples, stride=stride),
+        ]
+
+    def num_hidden(self, images: ImageSet) -> int:
+        """Return how many objects of a split lie in a cell that a later one of the same picture has as well."""
+        stride, hidden = self.family.decode.STRIDE, 0
+        for index in range(len(images)):
+            boxes, _ = images.truth(index)
+            _, (sx, sy, tx, ty) = letterbox_geometry(images.size(index), self.hw, self.spec)
+            placed = torch.from_numpy(boxes * np.array([sx, sy, sx, sy], np.float32) + np.array([tx, ty, tx, ty], np.float32))
+            cells = cells_of(placed, (self.hw[0] // stride, self.hw[1] // stride), stride).numpy()
+            hidden += len(cells) - len(occupied(cells))
+        return hidden
+
+    @classmethod
+    def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
+        """Return what predicts points. Settings: conf 0.25, the lowest score kept; max_det 300; classes, the only ids kept (None: all)."""
+        refuse_unknown(settings, PREDICTION, "predicting points")
+        given = PREDICTION | settings
+        checks.in_range("conf", given["conf"], 0.0, 1.0)
+        checks.at_least("max_det", given["max_det"], 1)
+        refuse_classes(given["classes"], names)
+        task = PointTask(
+            criterion=None,
+            locate=family.decode.locate,
+            stride=family.decode.STRIDE,
+            spec=spec,
+            names=names,
+            thresholds=[given["conf"]],
+            radii=[RADIUS],
+            max_det=given["max_det"],
+            classes=given["classes"],
+        )
+        return Predictor(
+            task=task,
+            prepare=lambda pictures, hw: letterbox_batch(pictures, hw, spec),
+            result=lambda picture, points, path: PointResult(picture, names, path, points),
+        )
+
+
+PREDICTION: dict[str, Any] = {"conf": 0.25, "max_det": 300, "classes": None}
+RADIUS = 1  # cells around a predicted point in which no other one is shown
+
+
+ASSEMBLY = PointAssembly
