@@ -21,8 +21,10 @@ from libreyolo.schema import families, model_names
 log = logging.getLogger(__name__)
 
 # Keys of a training that also decide what a validation of its weights gives.
-JUDGED_BY = ("data", "data_dir", "imgsz", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype")
-JUDGED_BY += ("conf_thresholds", "nms_radii", "distance_tolerance")  # of points
+JUDGED_BY = (
+    *("data", "data_dir", "imgsz", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype"),
+    *("conf_thresholds", "nms_radii", "distance_tolerance"),
+)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import BoxesRecipe
 from libreyolo.recipe.checks import image_hw
 
-
 R = TypeVar("R", bound=BoxesRecipe)
 
 

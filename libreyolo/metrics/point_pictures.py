@@ -29,10 +29,16 @@ class Seen:
 
     @classmethod
     def of(cls, points: Points, truth_cells: np.ndarray, truth_labels: np.ndarray) -> Self:
-        cells, scores = points.cells.numpy().astype(np.int64), points.scores.numpy().astype(np.float32)
-        order = np.lexsort((cells[:, 0], cells[:, 1], -scores))
-        found = (cells, points.xy.numpy().astype(np.float32), scores, points.labels.numpy().astype(np.int64), points.kept.numpy())
-        return cls(*(part[order] for part in found), truth_cells.astype(np.int64), truth_labels.astype(np.int64))
+        order = np.lexsort((points.cells[:, 0].numpy(), points.cells[:, 1].numpy(), -points.scores.numpy()))
+        return cls(
+            cells=points.cells.numpy()[order].astype(np.int64),
+            xy=points.xy.numpy()[order].astype(np.float32),
+            scores=points.scores.numpy()[order].astype(np.float32),
+            labels=points.labels.numpy()[order].astype(np.int64),
+            kept=points.kept.numpy()[order],
+            truth_cells=truth_cells.astype(np.int64),
+            truth_labels=truth_labels.astype(np.int64),
+        )
 
     @classmethod
     def nothing(cls, num_radii: int) -> Self:
