@@ -16,7 +16,7 @@ import torch
 from tests.run.conftest import ROOT, draw_set
 
 PARTS = Path(__file__).parent / "standin"
-SHORT = ("model=standina", "epochs=2", "batch=4", "workers=0", "eval_interval=1", "save_period=0", "device=cpu", "warmup_epochs=0", "seed=3")
+SHORT = ("model=standina", "epochs=1", "batch=4", "workers=0", "eval_interval=1", "save_period=0", "device=cpu", "warmup_epochs=0", "seed=3")
 # In Python, on two ranks that it starts itself; then everything that a trained model is for.
 SCRIPT = """
 import json, sys
@@ -81,8 +81,28 @@ def test_one_folder_and_one_yaml_train_through_every_door(copy: Path) -> None:
     assert added(copy) == folder | {"conf/model/standina.yaml"}
 
     run(copy, "train.py", *SHORT, "data=set/data.yaml", "side_gain=0.4", "hydra.run.dir=alone")
-    run(copy, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py", *SHORT, "data=set/data.yaml", "hydra.run.dir=torchrun")
-    arguments = {"data": "set/data.yaml", "epochs": 2, "batch": 4, "workers": 0, "eval_interval": 1, "save_period": 0, "device": "cpu"}
+    run(
+        copy,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        "train.py",
+        *SHORT,
+        "data=set/data.yaml",
+        "save_plots=false",
+        "hydra.run.dir=torchrun",
+    )
+    arguments = {
+        "data": "set/data.yaml",
+        "epochs": 1,
+        "batch": 4,
+        "workers": 0,
+        "eval_interval": 1,
+        "save_period": 0,
+        "save_plots": False,
+        "device": "cpu",
+    }
     found = json.loads(run(copy, "like.py", json.dumps({**arguments, "warmup_epochs": 0, "seed": 3})).splitlines()[-1])
 
     assert found["family"] == ["standin"] * 3
@@ -93,6 +113,5 @@ def test_one_folder_and_one_yaml_train_through_every_door(copy: Path) -> None:
     alone, ranks = (torch.load(copy / name / "weights" / "last.pt", weights_only=True) for name in ("alone", "torchrun"))
     assert (alone["model_family"], alone["config"]["side_gain"], ranks["config"]["side_gain"]) == ("standin", 0.4, 0.5)
     assert "2 rank(s) on cpu" in (copy / "torchrun" / "train.log").read_text()
-    for name in ("alone", "torchrun"):
-        assert (copy / name / "plots" / "predictions.png").is_file()
+    assert (copy / "alone" / "plots" / "predictions.png").is_file()
     assert added(copy) == folder | {"conf/model/standina.yaml"}

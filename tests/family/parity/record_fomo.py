@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from compare import gradient_norms, keys_of, spread, summary, take_batch_statistics
 from fill import CROWDED, TARGETS, fill, pictures
-from libreyolo.models.fomo.dataset import _boxes_xyxy_to_grid
-from libreyolo.models.fomo.nn import LibreFOMOModel
 from PIL import Image
 
 from libreyolo.models.fomo import LibreFOMO
+from libreyolo.models.fomo.dataset import _boxes_xyxy_to_grid
 from libreyolo.models.fomo.loss import FOMOLoss
+from libreyolo.models.fomo.nn import LibreFOMOModel
 
 SIDES = {"s": 96, "m": 192, "l": 224}
 STRIDE = 8

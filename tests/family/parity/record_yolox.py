@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from compare import gradient_norms, spread, summary, take_batch_statistics
 from fill import CROWDED, TARGETS, fill, pictures
-from libreyolo.models.yolox.nn import LibreYOLOXModel
 from PIL import Image
 
 from libreyolo import LibreYOLO
+from libreyolo.models.yolox.nn import LibreYOLOXModel
 
 SIDE = 160
 HEAVY, HEAVY_SIDE = "mlx", 64  # sizes whose losses are recorded for smaller pictures, and with gradients of their sum only
