@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from libreyolo.assembly.boxes import BoxData, refuse_classes
-from libreyolo.assembly.parts import Predictor, refuse_unknown
+from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
 from libreyolo.assembly.point_pictures import PointPictures
 from libreyolo.data.augment.letterbox import letterbox_geometry
 from libreyolo.data.detection_loader import letterbox_batch
@@ -18,7 +18,7 @@ from libreyolo.data.image_set import ImageSet
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
-from libreyolo.metrics.point_pictures import occupied
+from libreyolo.interfaces.task import Loader
 from libreyolo.ops.cells import cells_of
 from libreyolo.recipe import PointRecipe, Recipe, checks
 from libreyolo.results import PointResult
@@ -33,13 +33,12 @@ class PointAssembly(BoxData[PointRecipe]):
     def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
         assert isinstance(recipe, PointRecipe)
         super().__init__(family, recipe, spec, cwd)
-        hidden = self.num_hidden(self.data.train)
-        if hidden:
-            log.warning(
-                "%d of %d training objects share a cell with another one, which hides them: a larger imgsz has more cells.",
-                hidden,
-                len(self.data.train.label_rows),
-            )
+
+    def train_loader(self, seat: Seat, batch: int) -> Loader:
+        hidden, total = self.num_hidden(self.data.train), len(self.data.train.label_rows)
+        if hidden and seat.rank == 0:
+            log.warning("%d of %d training objects share a cell with another one, which hides them: a larger imgsz has more cells.", hidden, total)
+        return super().train_loader(seat, batch)
 
     def task(self, split: str = "val", **evaluation: Any) -> PointTask:
         """Return the task judged on `split`; `evaluation` overrides max_det, and conf_thresholds by one `conf`."""
@@ -68,14 +67,13 @@ class PointAssembly(BoxData[PointRecipe]):
 
     def num_hidden(self, images: ImageSet) -> int:
         """Return how many objects of a split lie in a cell that a later one of the same picture has as well."""
-        stride, hidden = self.family.decode.STRIDE, 0
-        for index in range(len(images)):
-            boxes, _ = images.truth(index)
-            _, (sx, sy, tx, ty) = letterbox_geometry(images.size(index), self.hw, self.spec)
-            placed = torch.from_numpy(boxes * np.array([sx, sy, sx, sy], np.float32) + np.array([tx, ty, tx, ty], np.float32))
-            cells = cells_of(placed, (self.hw[0] // stride, self.hw[1] // stride), stride).numpy()
-            hidden += len(cells) - len(occupied(cells))
-        return hidden
+        stride = self.family.decode.STRIDE
+        geometry = np.array([letterbox_geometry(images.size(i), self.hw, self.spec)[1] for i in range(len(images))], np.float32).reshape(-1, 4)
+        pictures = np.repeat(np.arange(len(images)), np.diff(images.offsets))
+        scales, shifts = (geometry[pictures][:, columns] for columns in ([0, 1, 0, 1], [2, 3, 2, 3]))
+        boxes = images.box_rows * images.sizes[pictures][:, [1, 0, 1, 0]] * scales + shifts
+        cells = cells_of(torch.from_numpy(boxes.astype(np.float32)), (self.hw[0] // stride, self.hw[1] // stride), stride).numpy()
+        return len(cells) - len(np.unique(np.column_stack([pictures, cells]), axis=0))
 
     @classmethod
     def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:

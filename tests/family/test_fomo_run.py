@@ -119,12 +119,12 @@ def test_the_shell_validates_and_predicts(trained: Trained, capsys: pytest.Captu
     assert "iou=0.5 means nothing for predicting points" in capsys.readouterr().err
 
 
-def test_sixteen_pictures_are_learned_by_heart(tmp_path: Path) -> None:
-    """Judged on what it was trained on; with the loss of a shuffled target it stays under 0.1."""
+def test_the_demo_learns_sixteen_pictures_by_heart(tmp_path: Path) -> None:
+    """Judged on what it was trained on. Measured: 0.98; trained on the cells of the next picture of the batch instead, 0.17."""
     data = make_shapes(tmp_path / "set", num_train=16, num_val=1, size=64)
     data.write_text(data.read_text().replace("val: images/val", "val: images/train"))
-    result = LibreYOLO("fomol").train(
-        data, imgsz=64, batch=16, epochs=60, lr0=0.003, eval_interval=60, precise_bn=16, workers=0, device="cpu", cache="ram", save_plots=False,
-        save_period=0, project=str(tmp_path),
-    )  # fmt: skip
-    assert result["best_metric"] > 0.8
+    small = ("imgsz=64", "epochs=100", "eval_interval=50", "precise_bn=16", "save_plots=false", "device=cpu", "hydra.run.dir=run")
+    answer = train_py("experiment=demo-point", f"data={data}", *small, cwd=tmp_path)
+    assert answer.code == 0, answer.stderr
+    rows = read_results(tmp_path / "run" / "results.csv")
+    assert float(rows[-1]["best_metric"]) > 0.7  # type: ignore[arg-type]
