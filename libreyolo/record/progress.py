@@ -18,7 +18,10 @@ log = logging.getLogger(__name__)
 
 LINES_PER_EPOCH = 10
 # What the validation line shows, of what a task measures; a task with none of them shows its first five.
-HEADLINES = ("mAP50-95", "mAP50", "precision", "recall", "accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM")
+HEADLINES = (
+    *("mAP50-95", "mAP50", "grid_F1", "precision", "recall"),
+    *("accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM"),
+)
 
 
 class ProgressListener(Listener):

@@ -11,11 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from libreyolo.record.plots import style
+from libreyolo.record.progress import HEADLINES
 
 Line = tuple[list[int], list[float]]
-# What a task's figure shows of its metrics, most important first; a task with none of them shows its first four.
-SHOWN = ("grid_F1", "mAP50-95", "mAP50", "precision", "recall", "accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM")
-MAX_METRICS = 4
+MAX_METRICS = 4  # of a task's headlines, the most important first; a task with none of them shows its first four
 
 
 def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
@@ -23,7 +22,7 @@ def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
     lines = _lines(rows)
     losses = {name.removeprefix("train/").removesuffix("_loss"): line for name, line in lines.items() if name.startswith("train/")}
     metrics = {name.removeprefix("metrics/"): line for name, line in lines.items() if name.startswith("metrics/")}
-    shown = {name: metrics[name] for name in SHOWN if name in metrics} or metrics
+    shown = {name: metrics[name] for name in HEADLINES if name in metrics} or metrics
     rates = {name.removeprefix("lr/"): line for name, line in lines.items() if name.startswith("lr/")}
     with style.figure(path, 12, 3.7) as figure:
         left, middle, right = figure.subplots(1, 3)
