@@ -127,6 +127,7 @@ def training(
     progress: Progress,
     save: Callable[[EpochSummary], None],
     tell: Callable[[str, Any], None],
+    stop_asked: Callable[[], str] = lambda: "",
 ) -> Training:
     """Return everything that training needs, on this rank's device."""
     device = seat.device
@@ -187,6 +188,7 @@ def training(
         progress=progress,
         save=save,
         tell=tell,
+        stop_asked=stop_asked,
         before_last_validation=before_last_validation,
     )
     for loader in filter(None, (train_loader, val_loader)):

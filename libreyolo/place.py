@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launch import restart, rundir
@@ -17,12 +17,13 @@ class Place:
     """Where a training happens.
 
     cwd: what relative paths count from. run_dir: the directory that the Hydra door settled, None to settle one below project/name. restarted:
-    `run_dir` is that of an earlier life of this torchrun job.
+    `run_dir` is that of an earlier life of this torchrun job. group: name of the sweep that the run belongs to.
     """
 
     cwd: Path
     run_dir: Path | None = None
     restarted: bool = False
+    group: str = ""
 
 
 def train_at(job: run.Job, seat: Seat, place: Place) -> run.Outcome:
@@ -36,7 +37,7 @@ def train_at(job: run.Job, seat: Seat, place: Place) -> run.Outcome:
         return directory
 
     try:
-        return run.train(job, seat, settle)
+        return run.train(replace(job, group=place.group), seat, settle)
     except UserError:
         for directory in made:
             run_files.remove_unstarted(directory)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +13,7 @@ import torch
 
 from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
-from libreyolo.assembly.parts import Assembly, Seat
+from libreyolo.assembly.parts import Assembly, HasExample, Seat
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.profiler import StepProfiler
@@ -24,8 +24,9 @@ from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.recipe import Recipe
-from libreyolo.record.listeners import run_listeners
+from libreyolo.record.listeners import Listeners
 from libreyolo.record.run_log import run_log
+from libreyolo.record.trackers import TrackedRun
 from libreyolo.resume import Resumed
 from libreyolo.saving import Saver
 
@@ -46,6 +47,8 @@ class Job:
     cwd: Path
     resumed: Resumed | None = None
     callbacks: Sequence[Any] = ()
+    loggers: Sequence[Any] = ()  # the user's own; those that have a name are in the recipe
+    group: str = ""  # of the sweep that this run belongs to
     note: str = ""  # about the choice of devices and batch, for the log; lines
 
 
@@ -79,7 +82,7 @@ def _train_in(run_dir: Path, job: Job, seat: Seat) -> Outcome:
     with ExitStack() as stack:
         if main:
             stack.enter_context(run_log(run_dir, append=job.resumed is not None))
-        listeners = _Listeners([])
+        listeners = Listeners()
         try:
             _say_where(job, seat, run_dir)
             assembly = _read_data(job, seat)
@@ -142,7 +145,7 @@ def _this_rank_alone() -> Iterator[None]:
         raise
 
 
-def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _Listeners, stack: ExitStack) -> Outcome:
+def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: Listeners, stack: ExitStack) -> Outcome:
     recipe, main = job.recipe, seat.rank == 0
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
@@ -160,7 +163,9 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
         average_best=recipe.average_best,
     )
     save: Callable[[EpochSummary], None] = saver if main else lambda summary: None
-    training = build.training(job.family, recipe, assembly, net, seat, progress=progress, save=save, tell=listeners.tell)
+    training = build.training(
+        job.family, recipe, assembly, net, seat, progress=progress, save=save, tell=listeners.tell, stop_asked=listeners.stop_asked
+    )
     stack.callback(training.close)
     trainer = training.trainer
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
@@ -171,24 +176,50 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
         for change in job.resumed.changes:
             log.info("%s", change)
     if main:
-        # First the trackers: one whose package is missing ends the run before it leaves a file.
-        listeners.all += run_listeners(recipe.loggers, run_dir, config)
-        listeners.all += [*(assembly.pictures(run_dir) if recipe.save_plots else []), *job.callbacks]
+        # First of all: a tracker whose package is missing ends the run before it leaves a file.
+        pictures = assembly.pictures(run_dir) if recipe.save_plots else []
+        listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *job.loggers, *job.callbacks])
         checkpoint.remove_leftovers(run_dir / "weights")  # of an earlier life that was killed while it saved
         saver.find_candidates(start_epoch)
         run_files.write_config(run_dir, config)
         source = Path(__file__).resolve().parent.parent
         run_files.write_environment(run_dir, world_size=seat.world_size, device=seat.device, source=source)
     steps = trainer.train_loader.steps(start_epoch)
-    listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names))
+    start = TrainStart(
+        run_dir,
+        config,
+        recipe.epochs,
+        start_epoch,
+        steps,
+        seat.world_size,
+        assembly.names,
+        resumed=job.resumed is not None,
+        example=assembly.example() if isinstance(assembly, HasExample) else None,
+    )
+    listeners.tell("on_train_start", start)
     _profile(trainer, recipe, run_dir, seat, stack)
     with _this_rank_alone():
         history = trainer.fit()
     unfinished = recipe.stop_after_epoch is not None and progress.epoch < recipe.epochs
     average = saver.write_average(keep=unfinished) if main else None
-    result = _result(run_dir, history, progress, average)
+    result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
     listeners.tell("on_train_end", TrainEnd(run_dir, result))
     return Outcome(run_dir, assembly.names, result)
+
+
+def _tracked(job: Job, run_dir: Path, config: dict[str, Any]) -> TrackedRun:
+    """Return what trackers are told of the run; it is named by its place below the folder of run directories."""
+    recipe, project = job.recipe, Path(job.recipe.project)
+    name = run_dir.relative_to(project).as_posix() if run_dir.is_relative_to(project) else run_dir.name
+    return TrackedRun(
+        run_dir=run_dir,
+        name=name,
+        config=config,
+        project_dir=project,
+        group=recipe.group or job.group,
+        tags=recipe.tags,
+        log_checkpoint=recipe.log_checkpoint,
+    )
 
 
 def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack: ExitStack) -> None:
@@ -203,33 +234,6 @@ def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack:
         run_dir, trainer.bare, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace
     )
     stack.callback(trainer.profiler.close)
-
-
-class _Listeners:
-    """Passes events on; on ranks other than 0 there is nobody to tell. What a listener raises ends the run, and the log names the listener."""
-
-    def __init__(self, every: list[Any]) -> None:
-        self.all = every
-
-    def tell(self, name: str, event: Any) -> None:
-        for listener in self.all:
-            self._call(listener, name, event)
-
-    def tell_failure(self, event: TrainFailed) -> None:
-        """Tell every listener of the end; a listener that fails now must not hide the error that led here."""
-        for listener in self.all:
-            with suppress(Exception):
-                self._call(listener, "on_exception", event)
-
-    def _call(self, listener: Any, name: str, event: Any) -> None:
-        method = getattr(listener, name, None)
-        if method is None:
-            return
-        try:
-            method(event)
-        except Exception as error:
-            log.error("%s.%s raised %s: %s", type(listener).__name__, name, type(error).__name__, error)
-            raise
 
 
 def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:

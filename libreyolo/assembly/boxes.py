@@ -7,6 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from libreyolo.assembly import detect_check
 from libreyolo.assembly.parts import Seat
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection import load_detection
@@ -15,6 +16,7 @@ from libreyolo.data.image_set import ImageSet
 from libreyolo.data.picture_cache import RamPictures
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import DetectionBatch
+from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.task import Loader
@@ -79,6 +81,13 @@ class BoxData(Generic[R]):
             raise UserError(f"split={name} is not known: choose train, val or test.")
         found: ImageSet | None = getattr(self.data, name)
         return found
+
+    def example(self) -> Path:
+        return (self.data.val or self.data.train).path(0)
+
+    @classmethod
+    def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
+        return detect_check.check(data, cwd=cwd)
 
     def first_batch(self, epoch: int) -> DetectionBatch:
         """Return the first training batch of an epoch (at most 16 pictures), on the CPU."""

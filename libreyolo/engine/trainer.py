@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -58,6 +58,7 @@ class EpochSummary:
     validation: Validation | None
     is_best: bool
     seconds: float
+    system: dict[str, float] = field(default_factory=dict)  # speed, waiting and memory, by column name
 
 
 class Trainer:
@@ -65,7 +66,7 @@ class Trainer:
 
     net: the network as the step sees it (wrapped when distributed); bare: the same network unwrapped. The trainer owns `progress` and nothing on
     disk: `save` is called after every epoch, with the summary, on every rank; `tell` passes events to listeners and does nothing on ranks other
-    than 0.
+    than 0. `stop_asked` says who of them wants the run to end ("" for nobody; only rank 0's answer counts).
     """
 
     def __init__(
@@ -83,21 +84,29 @@ class Trainer:
         progress: Progress,
         save: Callable[[EpochSummary], None],
         tell: Callable[[str, Any], None],
+        stop_asked: Callable[[], str] = lambda: "",
         before_last_validation: Callable[[nn.Module, int], None] | None = None,
     ) -> None:
         self.net, self.bare, self.ema, self.task, self.step, self.schedule = net, bare, ema, task, step, schedule
         self.train_loader, self.val_loader, self.plan, self.progress = train_loader, val_loader, plan, progress
-        self.save, self.tell, self.before_last_validation = save, tell, before_last_validation
+        self.save, self.tell, self.stop_asked, self.before_last_validation = save, tell, stop_asked, before_last_validation
         self.profiler: StepProfiler | None = None
         self.history: list[EpochSummary] = []
+        self.stopped_by = ""  # who ended the run before its last epoch; the same on every rank
+        self._system: dict[str, float] = {}
 
     def fit(self) -> list[EpochSummary]:
         """Train from `progress` to the end of the plan; return the epochs of this process."""
         while not self._finished():
             self.history.append(self._epoch())
-        if self._out_of_patience():
+            self.stopped_by = collectives.broadcast_object(self.stop_asked())
+        if self._at_end():
+            self.stopped_by = ""  # it would have ended here anyway
+        elif self._out_of_patience():
             waited = self.progress.epoch - self.progress.best_epoch
-            log.info("No better %s for %d epochs: stopped after epoch %d.", self.task.best_metric, waited, self.progress.epoch)
+            self.stopped_by = f"patience (no better {self.task.best_metric} for {waited} epochs)"
+        if self.stopped_by:
+            log.info("The run was stopped after epoch %d of %d by %s.", self.progress.epoch, self.plan.epochs, self.stopped_by)
         return self.history
 
     @property
@@ -118,7 +127,7 @@ class Trainer:
         is_best = self._judge(epoch, validation)
         self.progress.seconds += time.perf_counter() - started
         lrs = [float(group["lr"]) for group in self.step.optimizer.param_groups]
-        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds)
+        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds, self._system)
         self._record(summary)
         self.save(summary)
         return replace(summary, validation=validation and Validation(validation.metrics))
@@ -150,7 +159,9 @@ class Trainer:
             if self._out_of_steps():
                 break
         final = losses.read()
-        reports.add(self._step_event(epoch, self.progress.step_in_epoch, num_batches, losses, started), final)
+        event = self._step_event(epoch, self.progress.step_in_epoch, num_batches, losses, started)
+        self._system = {f"system/{name}": getattr(event, name) for name in ("images_per_second", "waiting_share", "gpu_memory_gb")}
+        reports.add(event, final)
         reports.tell_all()
         self._refuse_infinite(final, epoch)
         return final.wait()
@@ -214,8 +225,8 @@ class Trainer:
 
     def _record(self, summary: EpochSummary) -> None:
         if summary.validation and summary.validation.metric is not None:
-            curves = summary.validation.metric.curves()
-            self.tell("on_validation_end", ValidationEnd(summary.epoch + 1, summary.validation.metrics, curves, [summary.validation.metric]))
+            found, metric = summary.validation, summary.validation.metric
+            self.tell("on_validation_end", ValidationEnd(summary.epoch + 1, found.metrics, metric.curves(), [metric], found.classes))
         self.tell("on_epoch_end", EpochEnd(summary.epoch + 1, self.row(summary), summary.is_best))
 
     def row(self, summary: EpochSummary) -> dict[str, Any]:
@@ -236,7 +247,8 @@ class Trainer:
         }
         row |= {f"train/{part}_loss": value for part, value in summary.losses.items()}
         row |= metrics
-        return row | {f"lr/group{i}": lr for i, lr in enumerate(summary.lrs)}
+        row |= {f"lr/group{i}": lr for i, lr in enumerate(summary.lrs)}
+        return row | summary.system | (summary.validation.classes if summary.validation else {})
 
     def _step_event(self, epoch: int, done: int, num_batches: int, losses: LossLog, started: float) -> StepEnd:
         elapsed = max(time.perf_counter() - started, 1e-9)
@@ -273,7 +285,8 @@ class Trainer:
         `stop_after_epoch` interrupts: nothing happens that an unbroken run would not do at that epoch.
         """
         stop = self.plan.stop_after_epoch
-        return self._at_end() or (stop is not None and self.progress.epoch >= stop) or self._out_of_patience()
+        ended = self._at_end() or bool(self.stopped_by) or self._out_of_patience()
+        return ended or (stop is not None and self.progress.epoch >= stop)
 
 
 class _StepReports:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,17 +11,20 @@ import torch
 from torch import nn
 
 from libreyolo.engine import collectives
-from libreyolo.interfaces.metric import Metric
+from libreyolo.interfaces.metric import ClassMetric, Metric
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.interfaces.term import Term
 
 
 @dataclass(frozen=True)
 class Validation:
-    """metrics: by column name, known to all ranks. metric: the merged accumulator, on rank 0 only (else None)."""
+    """metrics: by column name, known to all ranks. metric, classes: the merged accumulator and its metrics of single classes ("class/cat/mAP50"),
+    on rank 0 only (else None and {}).
+    """
 
     metrics: dict[str, float]
     metric: Metric | None = field(default=None, compare=False)
+    classes: dict[str, float] = field(default_factory=dict, compare=False)
 
 
 @torch.no_grad()
@@ -59,7 +63,18 @@ def validate(
     assert metrics is not None
     if with_loss:
         metrics |= _global_losses(losses, device)
-    return Validation(metrics, metric if states is not None else None)
+    return Validation(metrics, metric, class_columns(metric)) if states is not None else Validation(metrics)
+
+
+def class_columns(metric: Metric) -> dict[str, float]:
+    """Return the metrics of single classes by column name; {} where the metric knows no classes. Classes of one name are told apart by their ids."""
+    classes = metric.class_metrics() if isinstance(metric, ClassMetric) else []
+    seen = Counter(name for name, _ in classes)
+    columns: dict[str, float] = {}
+    for i, (name, values) in enumerate(classes):
+        title = name if name and seen[name] == 1 else f"{name} {i}".strip()
+        columns |= {f"class/{title}/{key}": value for key, value in values.items()}
+    return columns
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,10 @@ class PointMetric:
             "decode/nms_radius": float(best.radius),
         }
 
+    def class_metrics(self) -> list[tuple[str, dict[str, float]]]:
+        """Return each class's name with its row of `per_class`, under the names of the means over classes."""
+        return [(row["name"], {"precision": row["P"], "recall": row["R"], "f1": row["F1"]}) for row in self.per_class()]
+
     def per_class(self) -> list[dict[str, Any]]:
         """Return one row for each class: name, pictures (with an object of it), instances (cells), P, R, F1 at the best threshold and radius."""
         done = self._evaluate()

@@ -101,7 +101,10 @@ class Recipe:
     name: str = key("exp", "name of the run directory (Python door)")
     exist_ok: bool = key(False, "write into a directory that already holds a run")
     log_interval: int = key(10, "optimiser steps between two reports of the loss")
-    loggers: list[str] = key(["csv"], "any of csv, tensorboard, wandb, mlflow")
+    loggers: list[str] = key(["csv"], "any of csv (always written), tensorboard, wandb, mlflow; in Python also objects of your own")
+    tags: list[str] = key([], "labels of the run in its trackers")
+    group: str | None = key(None, "what runs that belong together share in their trackers; null: a sweep's jobs share its directory's name")
+    log_checkpoint: bool = key(False, "at the end, also store best.pt in wandb and mlflow")
     save_plots: bool = key(True, "draw the pictures of a run")
     plot_samples: int = key(8, "validation pictures drawn beside their labels")
 

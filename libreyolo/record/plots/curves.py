@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from libreyolo.record.plots import style
-from libreyolo.record.progress import HEADLINES
+from libreyolo.record.summary import HEADLINES
 
 Line = tuple[list[int], list[float]]
 MAX_METRICS = 4  # of a task's headlines, the most important first; a task with none of them shows its first four

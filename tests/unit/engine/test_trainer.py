@@ -12,7 +12,7 @@ from libreyolo.engine.progress import Progress
 from libreyolo.engine.schedule import Schedule
 from libreyolo.errors import UserError
 from tests.unit.engine.test_schedule import KINDS
-from tests.unit.engine.toy import ToyRun, ToyTask, toy_run
+from tests.unit.engine.toy import ToyMetric, ToyRun, ToyTask, toy_run
 
 NAN = float("nan")
 
@@ -128,7 +128,10 @@ def test_a_run_in_two_parts_equals_an_unbroken_one(accumulate: int) -> None:
     second.trainer.step.optimizer.load_state_dict(copy.deepcopy(first.trainer.step.optimizer.state_dict()))
     second.trainer.fit()
     assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(second), strict=True))
-    ours, theirs = [[{k: v for k, v in row.items() if k != "time" and "speed" not in k} for row in rows] for rows in (whole.rows[2:], second.rows)]
+    ours, theirs = [
+        [{k: v for k, v in row.items() if k != "time" and not k.startswith(("speed/", "system/"))} for row in rows]
+        for rows in (whole.rows[2:], second.rows)
+    ]
     assert ours == theirs
 
 
@@ -203,3 +206,46 @@ def test_step_events_come_every_log_interval_and_at_the_end_of_an_epoch() -> Non
     events = [event for name, event in run.told if name == "on_step_end"]
     assert [event.step for event in events] == [2, 4, 5]
     assert all(math.isfinite(event.losses["fit"]) for event in events)
+
+
+def test_a_listener_that_asks_for_the_end_gets_it_after_the_epoch_whose_checkpoint_is_saved() -> None:
+    asked = iter(["", "Flat.on_epoch_end (flat)"])
+    run = toy_run(epochs=9, stop_asked=lambda: next(asked))
+    run.trainer.fit()
+    assert (len(run.rows), len(run.saved)) == (2, 2)
+    assert run.trainer.stopped_by == "Flat.on_epoch_end (flat)"
+
+
+def test_nobody_stopped_a_run_that_reached_its_last_epoch() -> None:
+    run = toy_run(epochs=1, stop_asked=lambda: "Late.on_epoch_end")
+    run.trainer.fit()
+    assert run.trainer.stopped_by == ""
+
+
+def test_patience_is_named_as_what_stopped_the_run() -> None:
+    run = toy_run(values=[0.5, 0.1], epochs=20, patience=2)
+    run.trainer.fit()
+    assert run.trainer.stopped_by == "patience (no better metrics/toy for 2 epochs)"
+
+
+class ClassyMetric(ToyMetric):
+    def class_metrics(self) -> list[tuple[str, dict[str, float]]]:
+        return [("cat", {"hit": 0.25}), ("dog", {"hit": 0.5}), ("dog", {"hit": 0.75})]
+
+
+class ClassyTask(ToyTask):
+    def metric(self) -> ToyMetric:
+        return ClassyMetric(0.5)
+
+
+def test_a_row_has_speed_waiting_and_memory_and_then_the_metrics_of_every_class() -> None:
+    run = toy_run(epochs=2, eval_interval=2, task=ClassyTask())
+    run.trainer.fit()
+    first, second = run.rows
+    assert list(first)[-3:] == ["system/images_per_second", "system/waiting_share", "system/gpu_memory_gb"]
+    assert first["system/images_per_second"] > 0
+    assert (first["system/waiting_share"], first["system/gpu_memory_gb"]) == (0.0, 0.0)
+    classes = {"class/cat/hit": 0.25, "class/dog 1/hit": 0.5, "class/dog 2/hit": 0.75}
+    assert dict(list(second.items())[-3:]) == classes
+    (told,) = [event for name, event in run.told if name == "on_validation_end"]
+    assert told.classes == classes

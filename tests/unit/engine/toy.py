@@ -132,6 +132,7 @@ def toy_run(
     task: ToyTask | None = None,
     ema: bool = True,
     before_last_validation: Any = None,
+    stop_asked: Any = lambda: "",
     **plan: Any,
 ) -> ToyRun:
     """Return a trainer of the toy net on `num_batches` batches an epoch; `plan` overrides 4 epochs validated every epoch, patience off."""
@@ -152,6 +153,7 @@ def toy_run(
         progress=progress or Progress(),
         save=saved.append,
         tell=lambda name, event: told.append((name, event)),
+        stop_asked=stop_asked,
         before_last_validation=before_last_validation,
     )
     return ToyRun(trainer, task, saved, told)

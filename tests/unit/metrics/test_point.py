@@ -104,6 +104,7 @@ def test_the_best_threshold_and_radius_are_reported_and_the_numbers_are_those_th
     assert [row["F1"] for row in one.per_class()] == pytest.approx([1.0, 2 / 3])
     assert [(row["pictures"], row["instances"]) for row in one.per_class()] == [(1, 1), (1, 2)]
     assert one.curves()["per_class"] == one.per_class()
+    assert one.class_metrics()[1] == ("b", {"precision": 1.0, "recall": 0.5, "f1": pytest.approx(2 / 3)})
 
 
 def test_the_confusion_matrix_pairs_whatever_the_class_and_mistakes_order_pictures() -> None:
