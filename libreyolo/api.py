@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -231,13 +229,10 @@ class LibreYOLO:
             arguments["batch"] = job.recipe.batch
         order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place, job.note)
         launch.check_can_spawn(_train_worker, (order,))
-        folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
-        try:
+        with launch.owned_folder("libreyolo_train_") as folder:
             order = replace(order, model=self._worker_model(folder))
             outcome: run.Outcome = launch.spawn_ddp_train(_train_worker, (order,), num_processes=placement.num_processes)
             return outcome
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _worker_model(self, folder: Path) -> str:
         """Return what a worker builds its model from: the name for random weights, else a temporary file with this model's weights."""

@@ -6,9 +6,10 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch import restart, rundir
+from launch import restart, rundir, told_of_signals
 from libreyolo import run, run_files
 from libreyolo.assembly.parts import Seat
+from libreyolo.engine.interruption import Interruption
 from libreyolo.errors import UserError
 
 
@@ -27,7 +28,10 @@ class Place:
 
 
 def train_at(job: run.Job, seat: Seat, place: Place) -> run.Outcome:
-    """Train on this rank in the directory that rank 0 settles; one that is new and stays without a run is removed again."""
+    """Train on this rank in the directory that rank 0 settles; one that is new and stays without a run is removed again.
+
+    Raises Interrupted, with everything saved, after SIGTERM, SIGUSR1 or SIGUSR2 to any rank.
+    """
     made: list[Path] = []
 
     def settle() -> Path:
@@ -36,8 +40,10 @@ def train_at(job: run.Job, seat: Seat, place: Place) -> run.Outcome:
             made.append(directory)
         return directory
 
+    interruption = Interruption()
     try:
-        return run.train(replace(job, group=place.group), seat, settle)
+        with told_of_signals(interruption.ask):
+            return run.train(replace(job, group=place.group), seat, settle, interruption)
     except UserError:
         for directory in made:
             run_files.remove_unstarted(directory)

@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, HasExample, Seat
-from libreyolo.engine import checkpoint, collectives
+from libreyolo.engine import checkpoint, collectives, rank_state
 from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.interruption import Interruption
+from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
-from libreyolo.engine.trainer import EpochSummary, Trainer
-from libreyolo.errors import UserError
+from libreyolo.engine.reports import EpochSummary
+from libreyolo.engine.trainer import Trainer
+from libreyolo.errors import AgreedError, UserError, of_the_machine
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -61,23 +65,25 @@ class Outcome:
     result: dict[str, Any]
 
 
-def train(job: Job, seat: Seat, settle_directory: Callable[[], Path]) -> Outcome:
+def train(job: Job, seat: Seat, settle_directory: Callable[[], Path], interruption: Interruption | None = None) -> Outcome:
     """Train on this rank; the process group, if any, is already there.
 
-    settle_directory: called on rank 0 only; its directory is broadcast, so that all ranks agree. Raises UserError for what the user can mend; its
-    `on_every_rank` is False where only this rank has met it.
+    settle_directory: called on rank 0 only; its directory is broadcast, so that all ranks agree. interruption: told of the signals that ask this
+    rank to leave. Raises UserError for what the user can mend; its `on_every_rank` is False where only this rank has met it. Raises Interrupted
+    (a SystemExit) on every rank where one was asked to leave, with everything saved.
     """
     _agree(job)
     run_dir = Path(collectives.broadcast_object(str(_on_rank_0(settle_directory, seat))))
     try:
-        return _train_in(run_dir, job, seat)
+        with of_the_machine():
+            return _train_in(run_dir, job, seat, interruption or Interruption())
     except Exception as error:
         if seat.rank == 0:
             run_files.append_failure(run_dir, error)
         raise
 
 
-def _train_in(run_dir: Path, job: Job, seat: Seat) -> Outcome:
+def _train_in(run_dir: Path, job: Job, seat: Seat, interruption: Interruption) -> Outcome:
     main = seat.rank == 0
     with ExitStack() as stack:
         if main:
@@ -87,7 +93,7 @@ def _train_in(run_dir: Path, job: Job, seat: Seat) -> Outcome:
             _say_where(job, seat, run_dir)
             assembly = _read_data(job, seat)
             stack.callback(assembly.close)
-            return _train(job, seat, run_dir, assembly, listeners, stack)
+            return _train(job, seat, run_dir, assembly, listeners, stack, interruption)
         except BaseException as error:
             listeners.tell_failure(TrainFailed(run_dir, error))
             raise
@@ -140,12 +146,14 @@ def _this_rank_alone() -> Iterator[None]:
     """Mark a user's mistake as one that the other ranks may not have met, so that this rank says it."""
     try:
         yield
+    except AgreedError:
+        raise
     except UserError as error:
         error.on_every_rank = False
         raise
 
 
-def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: Listeners, stack: ExitStack) -> Outcome:
+def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: Listeners, stack: ExitStack, interruption: Interruption) -> Outcome:
     recipe, main = job.recipe, seat.rank == 0
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
@@ -164,7 +172,17 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     )
     save: Callable[[EpochSummary], None] = saver if main else lambda summary: None
     training = build.training(
-        job.family, recipe, assembly, net, seat, progress=progress, save=save, tell=listeners.tell, stop_asked=listeners.stop_asked
+        job.family,
+        recipe,
+        assembly,
+        net,
+        seat,
+        progress=progress,
+        save=save,
+        tell=listeners.tell,
+        stop_asked=listeners.stop_asked,
+        save_midway=lambda losses: _save_midway(saver, losses, training.modules, seat),
+        interruption=interruption,
     )
     stack.callback(training.close)
     trainer = training.trainer
@@ -172,14 +190,16 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     saver.tell = listeners.tell
     if job.resumed:
         training.load_state(job.resumed.content)
-        log.info("Going on from %s after epoch %d.", job.resumed.path, start_epoch)
+        inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
+        log.info("Going on from %s after epoch %d%s.", job.resumed.path, start_epoch, inside)
         for change in job.resumed.changes:
             log.info("%s", change)
     if main:
         # First of all: a tracker whose package is missing ends the run before it leaves a file.
         pictures = assembly.pictures(run_dir) if recipe.save_plots else []
         listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *job.loggers, *job.callbacks])
-        checkpoint.remove_leftovers(run_dir / "weights")  # of an earlier life that was killed while it saved
+        for folder in (run_dir, run_dir / "weights", run_dir / "plots"):
+            checkpoint.remove_leftovers(folder)  # of an earlier life that was killed while it wrote
         saver.find_candidates(start_epoch)
         run_files.write_config(run_dir, config)
         source = Path(__file__).resolve().parent.parent
@@ -200,11 +220,22 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     _profile(trainer, recipe, run_dir, seat, stack)
     with _this_rank_alone():
         history = trainer.fit()
-    unfinished = recipe.stop_after_epoch is not None and progress.epoch < recipe.epochs
-    average = saver.write_average(keep=unfinished) if main else None
+    average = saver.write_average(keep=not trainer.completed) if main else None
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
-    listeners.tell("on_train_end", TrainEnd(run_dir, result))
+    listeners.tell("on_train_end", TrainEnd(run_dir, result, trainer.completed))
     return Outcome(run_dir, assembly.names, result)
+
+
+def _save_midway(saver: Saver, losses: LossLog, modules: list[nn.Module], seat: Seat) -> None:
+    """Write last.pt in the middle of an epoch; every rank returns when it is there, or raises why it is not."""
+    states = rank_state.gathered(losses, modules)
+
+    def write() -> None:
+        assert states is not None
+        path, progress = saver.midway(states), saver.progress
+        log.info("Saved %s in epoch %d, after its batch %d.", path, progress.epoch + 1, progress.step_in_epoch)
+
+    _on_rank_0(write, seat)
 
 
 def _tracked(job: Job, run_dir: Path, config: dict[str, Any]) -> TrackedRun:
@@ -270,6 +301,7 @@ def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, aver
         "best_mAP50": best.get("metrics/mAP50"),
         "best_mAP50_95": best.get("metrics/mAP50-95"),
         "best_epoch": progress.best_epoch,
+        "skipped_steps": progress.skipped_steps,
         "save_dir": str(run_dir),
         "best_checkpoint": str(weights / "best.pt"),
         "last_checkpoint": str(weights / "last.pt"),

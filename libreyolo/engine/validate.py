@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,13 +28,25 @@ class Validation:
     classes: dict[str, float] = field(default_factory=dict, compare=False)
 
 
+class AbandonedError(Exception):
+    """Raised on every rank: one of them was asked to leave, and the validation has no result."""
+
+
 @torch.no_grad()
 def validate(
-    net: nn.Module, task: Task, loader: Loader, *, device: torch.device, amp_dtype: torch.dtype | None, with_loss: bool = False
+    net: nn.Module,
+    task: Task,
+    loader: Loader,
+    *,
+    device: torch.device,
+    amp_dtype: torch.dtype | None,
+    with_loss: bool = False,
+    leaving: Callable[[], bool] = lambda: False,
 ) -> Validation:
     """Evaluate `net`, which is only read: it is put into eval mode and back, and no tensor of it changes.
 
-    The picture share of a rank may be empty. Half precision happens by autocast, never by casting the weights.
+    The picture share of a rank may be empty. Half precision happens by autocast, never by casting the weights. leaving: asked before each batch;
+    a rank that gets True leaves the rest out, and all ranks raise AbandonedError where they meet.
     """
     was_training = net.training
     net.eval()
@@ -41,7 +54,11 @@ def validate(
     losses: dict[str, _Sums] = {}
     try:
         clock.lap("preprocess")
-        for batch in loader.epoch(0):
+        left = leaving()
+        for batch in () if left else loader.epoch(0):
+            left = leaving()
+            if left:
+                break
             clock.lap("preprocess")
             with torch.autocast(device.type, dtype=amp_dtype, enabled=amp_dtype is not None):
                 output = task.forward(net, batch)
@@ -54,13 +71,14 @@ def validate(
             clock.lap("metric")
     finally:
         net.train(was_training)
-    states = collectives.gather_objects((metric.state(), clock.seconds, clock.images))
+    states = collectives.gather_objects(None if left else (metric.state(), clock.seconds, clock.images))
     found: dict[str, float] | None = None
-    if states is not None:
+    if states is not None and all(s is not None for s in states):
         metric.merge([s[0] for s in states])
         found = metric.compute() | _speed([s[1] for s in states], sum(s[2] for s in states))
     metrics = collectives.broadcast_object(found)
-    assert metrics is not None
+    if metrics is None:
+        raise AbandonedError
     if with_loss:
         metrics |= _global_losses(losses, device)
     return Validation(metrics, metric, class_columns(metric)) if states is not None else Validation(metrics)

@@ -46,7 +46,7 @@ class TrainStart(Event):
     steps_per_epoch: int
     world_size: int
     names: dict[int, str]
-    resumed: bool = False
+    resumed: bool = False  # also where it goes on inside its first epoch
     example: Path | None = None
 
 
@@ -105,10 +105,14 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True)
 class TrainEnd(Event):
-    """After the last epoch (or an early stop); `result` is what train() returns, `result["stopped_by"]` who ended it before its last epoch."""
+    """After the last epoch (or an early stop); `result` is what train() returns, `result["stopped_by"]` who ended it before its last epoch.
+
+    completed: False where stop_after_epoch left some to train.
+    """
 
     run_dir: Path
     result: dict[str, Any]
+    completed: bool = True
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,7 @@ class Recipe:
     poly_power: float = key(0.9, "exponent of scheduler=poly")
     lr_drop: int = key(100, "epoch of the drop by ten of scheduler=step")
     clip_max_norm: float = key(0.0, "clip the gradient to this L2 norm; 0: off")
+    nonfinite: str = key("skip", "what follows a step whose loss or gradient is not finite: skip (it moves nothing, is counted and named) or stop")
     freeze: Any = key(None, "parameters that stay as they are: first N parts of the network, or names (list or one)")
 
     # Averages of the weights
@@ -133,6 +134,7 @@ class Recipe:
         checks.at_least("profile_warmup", self.profile_warmup, 0)
         checks.at_least("profile_steps", self.profile_steps, 1)
         checks.one_of("amp_dtype", self.amp_dtype, ("auto", "bfloat16", "float16"))
+        checks.one_of("nonfinite", self.nonfinite, ("skip", "stop"))
         checks.one_of("backend", self.backend, (None, "nccl", "gloo"))
         checks.one_of("cache", self.cache, (False, "ram", "disk"))
         for logger in self.loggers:

@@ -39,6 +39,8 @@ def end_text(start: TrainStart, event: TrainEnd, rows: Sequence[Mapping[str, Any
     done = int(last.get("epoch") or start.start_epoch)
     stopped = event.result.get("stopped_by")
     head = f"Training is done after {done} of {start.epochs} epochs" + (f", stopped by {stopped}." if stopped else ".")
+    if not event.completed:
+        head = f"Training stopped as asked after {done} of {start.epochs} epochs."
     paths = [(title, event.result.get(key)) for title, key in (("best weights", "best_checkpoint"), ("last weights", "last_checkpoint"))]
     paths += [("average", event.result.get("average_checkpoint")), ("results", event.run_dir / "results.csv")]
     lines = [f"  {title:<14}{text}" for title, text in [("best result", best_text(last) or "none: no validation was run"), *paths] if text]

@@ -101,3 +101,11 @@ def test_a_reader_never_sees_half_a_file(tmp_path, monkeypatch):
         status.on_epoch_end(EpochEnd(1, row_of(1), True))
     assert (tmp_path / "status.json").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_run_that_stop_after_epoch_ended_is_interrupted_and_leaves_no_summary(tmp_path):
+    status = started(tmp_path, epochs=4)
+    status.on_epoch_end(EpochEnd(1, row_of(1), True))
+    status.on_train_end(TrainEnd(tmp_path, {}, completed=False))
+    assert (read(tmp_path)["state"], read(tmp_path)["progress"], read(tmp_path)["error"]) == ("interrupted", 0.25, None)
+    assert not (tmp_path / "summary.json").exists()
