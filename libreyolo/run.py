@@ -25,6 +25,7 @@ from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.recipe import Recipe
 from libreyolo.record.listeners import run_listeners
+from libreyolo.record.report.listener import ReportListener
 from libreyolo.record.run_log import run_log
 from libreyolo.resume import Resumed
 from libreyolo.saving import Saver
@@ -173,7 +174,8 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
     if main:
         # First the trackers: one whose package is missing ends the run before it leaves a file.
         listeners.all += run_listeners(recipe.loggers, run_dir, config)
-        listeners.all += [*(assembly.pictures(run_dir) if recipe.save_plots else []), *job.callbacks]
+        listeners.all += assembly.pictures(run_dir) if recipe.save_plots else []
+        listeners.all += [*([ReportListener(run_dir, type(recipe))] if recipe.report else []), *job.callbacks]
         checkpoint.remove_leftovers(run_dir / "weights")  # of an earlier life that was killed while it saved
         saver.find_candidates(start_epoch)
         run_files.write_config(run_dir, config)

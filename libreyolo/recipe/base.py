@@ -102,6 +102,7 @@ class Recipe:
     log_interval: int = key(10, "optimiser steps between two reports of the loss")
     loggers: list[str] = key(["csv"], "any of csv, tensorboard, wandb, mlflow")
     save_plots: bool = key(True, "draw the pictures of a run")
+    report: bool = key(True, "write report.html, one page that shows the run, when it ends; a sweep gets a page that compares its jobs")
     plot_samples: int = key(8, "validation pictures drawn beside their labels")
 
     def __post_init__(self) -> None:
