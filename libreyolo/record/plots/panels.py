@@ -87,13 +87,15 @@ def _losses(lines: Mapping[str, Line]) -> Panel:
 
 
 def _metrics(lines: Mapping[str, Line], best_name: str, best: tuple[int, float] | None) -> list[Panel]:
-    """The best metric's panel first: shares between 0 and 1 have one panel, every other metric one of its own."""
+    """The best metric's panel first: shares between 0 and 1 have one panel, every other metric one of its own.
+
+    Older names of a metric, "mAP50(B)" beside "mAP50", are its line once more and left out.
+    """
     named = {name: line for name, line in lines.items() if name.startswith("metrics/")}
     ordered = dict(sorted(named.items(), key=lambda item: item[0] != best_name))
-    different: dict[str, Line] = {}
-    for name, line in ordered.items():
-        if line not in different.values():
-            different[name.removeprefix("metrics/")] = line
+    different = {
+        name.removeprefix("metrics/"): line for name, line in ordered.items() if not (name.endswith(")") and ordered.get(name.split("(")[0]) == line)
+    }
     short = best_name.removeprefix("metrics/")
     shares = {name: line for name, line in different.items() if all(0 <= value <= 1 for value in line[1])}
     others = {name: line for name, line in different.items() if name not in shares and not _is_setting(line[1]) and min(line[1]) >= 0}

@@ -43,15 +43,19 @@ def parallel_coordinates(sweep: SweepFacts) -> Markup:
     scales = [_scale(key, [job.values[key] for job in sweep.jobs]) for key in sweep.swept]
     metric = _Scale(sweep.metric_names[0], linear([job.facts.metric for job in judged if job.facts.metric is not None]))
     width = 2 * SIDE + GAP * len(scales)
-    axes = [_upright(scale, SIDE + GAP * place) for place, scale in enumerate([*scales, metric])]
+    axes = [_upright(scale, SIDE + GAP * place, last=scale is metric) for place, scale in enumerate([*scales, metric])]
     # The best one is drawn last, on top.
     lines = [_job(job, scales, metric, rank, len(judged)) for rank, job in reversed(list(enumerate(sweep.jobs)))]
     title = element("title", f"Swept values against {metric.title}")
     # Wider than a narrow window where there are many keys: the diagram scrolls in its frame then, the page does not.
     picture = element(
-        "svg", title, axes, lines, viewBox=f"0 0 {width} {HEIGHT}", role="img", style=f"width:{1.25 * width:.0f}px;max-width:max(100%,{width}px)"
+        "svg", title, lines, axes, viewBox=f"0 0 {width} {HEIGHT}", role="img", style=f"width:{1.25 * width:.0f}px;max-width:max(100%,{width}px)"
     )
-    return element("div", picture, class_="parallel scroll", tabindex="0")
+    thirds = [("c0", "best third"), ("c4", "middle"), ("c1", "last third"), ("c6", "without a metric")]
+    legend = element(
+        "ul", [element("li", element("span", class_=f"mark {color}", aria_hidden="true"), name) for color, name in thirds], class_="legend"
+    )
+    return text([element("div", picture, class_="parallel scroll", tabindex="0"), legend])
 
 
 def _scale(key: str, values: Sequence[str]) -> _Scale:
@@ -62,15 +66,17 @@ def _scale(key: str, values: Sequence[str]) -> _Scale:
     return _Scale(key, logarithmic(found) if min(found) > 0 and max(found) / min(found) > WIDE else linear(found))
 
 
-def _upright(scale: _Scale, x: float) -> Markup:
+def _upright(scale: _Scale, x: float, *, last: bool) -> Markup:
+    """Return an axis with its name and numbers, which are on the outer side of the last one."""
     parts = [
         element("line", x1=x, x2=x, y1=TOP, y2=HEIGHT - BOTTOM, class_="axis"),
         element("text", element("title", scale.title), _short(scale.title), x=x, y=18, text_anchor="middle", class_="name"),
     ]
     for value, written in scale.ticks():
         y = scale.y(value)
-        parts.append(element("line", x1=x - 4, x2=x, y1=y, y2=y, class_="axis"))
-        parts.append(element("text", element("title", written), _short(written), x=x - 8, y=y + 4, text_anchor="end"))
+        side, anchor = (1, "start") if last else (-1, "end")
+        parts.append(element("line", x1=x, x2=x + 4 * side, y1=y, y2=y, class_="axis"))
+        parts.append(element("text", element("title", written), _short(written), x=x + 8 * side, y=y + 4, text_anchor=anchor))
     return element("g", parts)
 
 

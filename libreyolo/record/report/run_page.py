@@ -120,7 +120,7 @@ def _configuration(facts: RunFacts, keys: Keys) -> Markup:
     if facts.overrides:
         parts.append(command("Typed", " ".join(facts.overrides)))
     if changed:
-        parts.append(element("h3", "Typed, and different from the recipe's defaults"))
+        parts.append(element("h3", f"{'Typed, and different' if typed else 'Different'} from the recipe's defaults"))
         rows = [[_key(name, typed), setting(facts.config[name]), _default(name, keys), _help(name, keys)] for name in changed]
         parts.append(table(SETTINGS, rows, sortable=False, class_="config"))
     rows = [[_key(name, typed), setting(value), _default(name, keys), _help(name, keys)] for name, value in facts.config.items()]

@@ -37,7 +37,8 @@ def sweep_report(sweep: SweepFacts) -> str:
         Section("broken", "Jobs that did not complete", _broken(broken)),
         Section("constant", "The same in every job", _constant(sweep)),
     ]
-    title = f"Sweep of {', '.join(sweep.swept) or 'one job'}: {len(sweep.jobs)} job{'s' if len(sweep.jobs) > 1 else ''}"
+    keys = ", ".join(sweep.swept) if len(sweep.swept) <= 3 else f"{len(sweep.swept)} keys"
+    title = f"Sweep of {keys or 'one command'}: {len(sweep.jobs)} job{'s' if len(sweep.jobs) > 1 else ''}"
     return page(title, _head(sweep, title), sections)
 
 
@@ -82,7 +83,7 @@ def _value(value: str) -> Cell:
 
 def _broken(jobs: list[SweepJob]) -> Markup:
     rows = [[job.name, badge(job.facts.state), job.facts.error or None, element("code", str(job.facts.run_dir / "train.log"))] for job in jobs]
-    return table(["job", "state", "reason", "log"], rows, sortable=False)
+    return table(["job", "state", "reason", "log"], rows, sortable=False, class_="reasons")
 
 
 def _constant(sweep: SweepFacts) -> Markup:
