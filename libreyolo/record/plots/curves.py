@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from libreyolo.record.numbers import number
 from libreyolo.record.plots import style
 from libreyolo.record.plots.panels import VALIDATION, Panel, panels_of
 
@@ -44,7 +45,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.plot(epochs, values, label=style.label(name, 30), color=color, linestyle=dashes, marker=dots, markersize=3.5)
     if panel.best is not None:
         epoch, value = panel.best
-        text = f"best {value:.4g} (epoch {epoch})"
+        text = f"best {number(value)} (epoch {epoch})"
         axes.plot([epoch], [value], marker="*", markersize=12, color=style.INK, linestyle="", label=text, zorder=5)
     seen = {epoch for epochs, _ in panel.lines.values() for epoch in epochs}
     if len(seen) == 1:  # or the axis would show fractions of an epoch

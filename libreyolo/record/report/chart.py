@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from libreyolo.record.numbers import number
 from libreyolo.record.plots.panels import VALIDATION, Line, Panel
 from libreyolo.record.report.axes import Axis, linear, logarithmic
 from libreyolo.record.report.html import Markup, element
-from libreyolo.record.report.numbers import number
 
 WIDTH, HEIGHT = 460, 250
 LEFT, RIGHT, TOP, BOTTOM = 54, 14, 10, 36

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +14,8 @@ import yaml
 
 from libreyolo.record.tables import Row, read_results
 
+# Errors whose sentence says all; a traceback names them in full, status.json by their last part.
+OWN_ERROR = re.compile(r"^(?:(?:libreyolo|launch)\.[\w.]+|UserError): ")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
 
 
@@ -57,8 +60,7 @@ class RunFacts:
         said = str(self.status.get("error") or "")
         if not said and self.state == "failed":
             said = next((line for line in reversed(self.log_end) if line.strip()), "")
-        kind, _, sentence = said.partition(": ")
-        return sentence if sentence and kind.rpartition(".")[2] in ("UserError", "LaunchError", "RunDirectoryError") else said
+        return OWN_ERROR.sub("", said)
 
     @property
     def metric_name(self) -> str:

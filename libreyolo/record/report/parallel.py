@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from libreyolo.record.numbers import number
 from libreyolo.record.plots.panels import WIDE
 from libreyolo.record.report.axes import Axis, linear, logarithmic
 from libreyolo.record.report.html import Markup, element, text
-from libreyolo.record.report.numbers import number
 from libreyolo.record.report.sweep_facts import SweepFacts, SweepJob, as_number
 
 GAP, HEIGHT = 150, 280  # between axes; of the whole diagram

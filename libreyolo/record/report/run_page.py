@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from libreyolo.record.atomic import write_text
+from libreyolo.record.numbers import number, setting, size
 from libreyolo.record.plots.panels import panels_of
 from libreyolo.record.progress import duration
 from libreyolo.record.report.chart import line_chart
 from libreyolo.record.report.commands import commands
 from libreyolo.record.report.facts import RunFacts, read_run, split_override
 from libreyolo.record.report.html import Markup, element, text
-from libreyolo.record.report.numbers import number, setting, size
 from libreyolo.record.report.page import Section, badge, command, page, tiles
 from libreyolo.record.report.pictures import gallery
 from libreyolo.record.report.table import Cell, table
 
 PAGE = "report.html"
 CLASS = "class/"  # of columns that tell of one class: class/<name>/<metric>
+ABSENT = -1.0  # how a metric says that a class has no truth
 SETTINGS = ("key", "value", "default", "meaning")
 PROFILE_ROW = re.compile(r"^(.+?)\s{2,}([\d.]+)\s+([\d.]+)\s+([\d.]+)%$")
 
@@ -91,7 +92,7 @@ def _numbers(facts: RunFacts) -> Markup:
 
 
 def _classes(facts: RunFacts) -> Markup:
-    """The metrics of single classes at the best epoch; -1 is how a metric says that a class has no truth."""
+    """The metrics of single classes at the best epoch."""
     found: dict[str, dict[str, float]] = {}
     for column, value in facts.best_row.items():
         if column.startswith(CLASS) and isinstance(value, (int, float)):
@@ -100,8 +101,8 @@ def _classes(facts: RunFacts) -> Markup:
     if not found:
         return Markup("")
     metrics = list(dict.fromkeys(metric for values in found.values() for metric in values))
-    rows = [[name, *(None if values.get(metric, -1.0) < 0 else values[metric] for metric in metrics)] for name, values in found.items()]
-    note = element("p", f"At epoch {number(facts.best_row.get('epoch'))}; a dash is a class without labelled objects.", class_="none")
+    rows = [[name, *(None if values.get(metric, ABSENT) == ABSENT else values[metric] for metric in metrics)] for name, values in found.items()]
+    note = element("p", f"At epoch {number(facts.best_row.get('epoch'))}; a dash is a class that the validation data does not hold.", class_="none")
     return text([note, table(["class", *metrics], rows)])
 
 

@@ -8,9 +8,9 @@ from typing import Any
 from urllib.parse import quote
 
 from libreyolo.record.atomic import write_text
+from libreyolo.record.numbers import number
 from libreyolo.record.progress import duration
 from libreyolo.record.report.html import Markup, element, text
-from libreyolo.record.report.numbers import number
 from libreyolo.record.report.page import Section, badge, command, page, tiles
 from libreyolo.record.report.parallel import parallel_coordinates
 from libreyolo.record.report.run_page import PAGE

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from libreyolo.record.numbers import number
 from libreyolo.record.report.html import Markup, element
-from libreyolo.record.report.numbers import number
+
+MANY = 30  # rows from which a table scrolls in its frame, its titles in sight
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ def table(
     ]
     kinds = " ".join(filter(None, ["sortable" if sortable and len(rows) > 1 else "", class_ or ""]))
     whole = element("table", element("thead", element("tr", titles)), element("tbody", body), class_=kinds or None)
-    return element("div", whole, class_="scroll", tabindex="0")
+    return element("div", whole, class_="scroll tall" if len(rows) > MANY else "scroll", tabindex="0")
 
 
 def _cell(value: Any) -> Cell:

@@ -117,7 +117,7 @@ def test_run_curves_show_one_line_for_equal_rates_and_mark_the_best(tmp_path, te
     rows = [{**row_of(epoch), "lr/group1": 0.01, "lr/group2": 0.02 * epoch} for epoch in (1, 2, 3)]
     plot_curves(rows, tmp_path / "c.png")
     written = [text for text, _ in texts[0][1]]
-    assert {"group0, group1", "group2", "total", "box", "mAP50-95", "best 0.300 (epoch 3)"} <= set(written)
+    assert {"group0, group1", "group2", "total", "box", "mAP50-95", "best 0.3000 (epoch 3)"} <= set(written)
 
 
 @pytest.mark.parametrize("rows", [[], [{"epoch": 1, "train/loss": None, "lr/group0": float("nan")}]])
