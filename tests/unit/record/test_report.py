@@ -107,11 +107,7 @@ def test_a_run_that_can_go_on_is_told_so_without_more_epochs(tmp_path):
 
 def test_the_profile_becomes_a_table_and_one_that_reads_otherwise_stays_as_it_is(tmp_path):
     run = make_run(tmp_path)
-    lines = "phase   host ms  device ms  share
-waiting for data  1.50  0.25   25.0%
-forward  4.50  4.00   75.0%
-step   6.00  4.25
-"
+    lines = "phase   host ms  device ms  share\nwaiting for data  1.50  0.25   25.0%\nforward  4.50  4.00   75.0%\nstep   6.00  4.25\n"
     (run / "profile.txt").write_text(f"Where the time went, mean of 4 steps:\n{lines}")
     rows = table_with(report_of(run), "phase")
     assert [row[:4] for row in rows] == [["waiting for data", "1.5", "0.2500", "25.0 %"], ["forward", "4.5", "4", "75.0 %"]]
@@ -124,7 +120,7 @@ def test_speed_is_the_mean_over_the_epochs(tmp_path):
     (run / "metrics.jsonl").write_text(
         '{"epoch": 1, "time": 2.0, "system/waiting_share": 0.1}\n{"epoch": 2, "time": 4.0, "system/waiting_share": 0.3}\n'
     )
-    rows = [rows for rows in report_of(run).tables if rows[0] == ["", "mean over the epochs"]][0]
+    rows = next(rows for rows in report_of(run).tables if rows[0] == ["", "mean over the epochs"])
     assert rows[1:] == [["all epochs", "0:00:04"], ["an epoch, on average", "2 s"], ["waiting share", "20.0%"]]
 
 
@@ -163,7 +159,7 @@ def test_a_table_tells_scripts_what_to_sort_by():
     reader.feed(table(["name", "x"], [["b", 0.123456], ["a", None], ["c", Cell("1 MB", 1e6)]], marked=2))
     assert reader.tables == [[["name", "x"], ["b", "0.1235"], ["a", "–"], ["c", "1 MB"]]]
     assert reader.values("td", "data-value") == ["0.123456", "1000000.0"]
-    assert [value for value in reader.values("td", "class")] == ["num"] * 3
+    assert list(reader.values("td", "class")) == ["num"] * 3
     assert reader.values("tr", "class") == ["marked"]
     assert table(["name"], []) == ""
 
