@@ -18,6 +18,7 @@ from libreyolo.engine.compilation import compiled
 from libreyolo.engine.cuda_graph import GraphedNetwork
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
+from libreyolo.engine.fusion import fuse
 from libreyolo.engine.optimizer import build_optimizer, parameter_groups
 from libreyolo.engine.precise_bn import recompute_statistics
 from libreyolo.engine.progress import Progress
@@ -133,7 +134,10 @@ def training(
     if device.type == "cuda":
         bare = bare.to(memory_format=torch.channels_last)
     freeze(bare, recipe.freeze)
-    if seat.world_size > 1 and recipe.sync_bn:
+    over_ranks = seat.world_size > 1 and recipe.sync_bn
+    if recipe.fused and device.type == "cuda":
+        bare = fuse(bare, over_ranks=over_ranks)
+    if over_ranks:
         bare = synchronise(bare)
     warn_small_batch(bare, recipe.batch // seat.world_size, seat.world_size, recipe.sync_bn)
     ema = EMA(bare, decay=recipe.ema_decay, tau=recipe.ema_tau) if recipe.ema else None

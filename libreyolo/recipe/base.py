@@ -55,6 +55,7 @@ class Recipe:
     ddp_timeout: float = key(180.0, "minutes until a collective that waits for a lost rank gives up")
     amp: bool = key(True, "mixed precision on CUDA devices")
     amp_dtype: str = key("auto", "auto (bfloat16 where the device has it, else float16), bfloat16 or float16")
+    fused: bool = key(False, "on a GPU, run BatchNorm and its activation as one Triton kernel")
     cuda_graph: bool = key(False, "replay the network's forward and backward as a CUDA graph; one GPU only, more train eagerly")
     compile: Any = key(False, "torch.compile the network: true, or a mode (default, reduce-overhead, max-autotune)")
     profile: bool = key(False, "write where the time of a step goes, and a Chrome trace; one process only")
@@ -144,6 +145,8 @@ class Recipe:
             raise UserError(f"stop_after_epoch={self.stop_after_epoch} lies behind the last epoch: epochs={self.epochs}.")
         if self.weights and self.pretrained:
             raise UserError(f"weights={self.weights} and pretrained={self.pretrained} both say where to start: give one of them.")
+        if self.fused and self.compile is not False:
+            raise UserError(f"fused=true and compile={self.compile} both fuse BatchNorm with its activation: give one of them.")
         if self.cuda_graph and self.compile is not False:
             raise UserError(f"cuda_graph=true and compile={self.compile} both replace how the network runs: give one of them.")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
