@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from libreyolo.__main__ import main
 from libreyolo.interfaces.events import TrainEnd, TrainFailed
 from libreyolo.recipe import Recipe, recipe_fields
 from libreyolo.record.numbers import number, setting, size
@@ -180,6 +181,18 @@ def test_a_resumed_run_refreshes_its_page(tmp_path, run_epochs):
     for start, last in ((0, 2), (2, 5)):
         run_epochs([ResultsTable(tmp_path), StatusFile(tmp_path), ReportListener(tmp_path, Recipe)], tmp_path, last, start_epoch=start)
         assert f"{last} of 5" in read((tmp_path / "report.html").read_text()).words
+
+
+def test_the_shell_writes_the_page_of_a_killed_run_and_refuses_other_folders(tmp_path, capsys):
+    run = make_run(tmp_path / "run", state="running", config={"imgsz": 320})
+    assert main(["report", str(run)]) == 0
+    page = run / "report.html"
+    assert capsys.readouterr().out == f"{page}\n"
+    rows = next(rows for rows in read(page.read_text()).tables if rows[0][0] == "key")
+    assert ["imgsz", "320", "640"] in [row[:3] for row in rows]  # the family's own default
+    (tmp_path / "other").mkdir()
+    assert main(["report", str(tmp_path / "other")]) == 1
+    assert "holds neither a run nor the jobs of a sweep" in capsys.readouterr().err
 
 
 def test_a_page_that_cannot_be_written_is_warned_about_once_and_ends_nothing(tmp_path, caplog, monkeypatch):
