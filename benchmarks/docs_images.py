@@ -40,8 +40,8 @@ class Demo:
 DEMOS = (
     Demo("detect", "demo", ("predictions", "curves", "confusion", "pr_curve")),
     Demo("classify", "demo-classify", ("predictions", "curves", "confusion")),
-    Demo("semantic", "demo-semantic", ("predictions", "curves")),
-    Demo("restore", "demo-restore", ("predictions", "curves")),
+    Demo("semantic", "demo-semantic", ("predictions", "curves", "iou")),
+    Demo("restore", "demo-restore", ("restored", "curves", "psnr")),
     Demo("point", "demo-point", ("predictions", "curves")),
 )
 

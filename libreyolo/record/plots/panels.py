@@ -43,7 +43,10 @@ def panels_of(rows: Sequence[Mapping[str, Any]]) -> list[Panel]:
     """
     lines = _lines(rows)
     best_name = next((str(row["best_metric_name"]) for row in reversed(rows) if row.get("best_metric_name")), "")
-    return [_losses(lines), *_metrics(lines, best_name, _best(rows)), _rates(lines), *_speed(lines)]
+    beside = _beside_the_loss(lines)
+    losses = {name: line for name, line in lines.items() if name not in beside}
+    more = [Panel(f"Training: {_loss_name(name)}", {_loss_name(name): lines[name]}) for name in beside]
+    return [_losses(losses), *more, *_metrics(lines, best_name, _best(rows)), _rates(lines), *_speed(lines)]
 
 
 def _lines(rows: Sequence[Mapping[str, Any]]) -> dict[str, Line]:
@@ -64,6 +67,21 @@ def _best(rows: Sequence[Mapping[str, Any]]) -> tuple[int, float] | None:
 
 def _under(lines: Mapping[str, Line], prefix: str) -> dict[str, Line]:
     return {name.removeprefix(prefix): line for name, line in lines.items() if name.startswith(prefix)}
+
+
+def _loss_name(column: str) -> str:
+    return column.partition("/")[2].removesuffix("_loss")
+
+
+def _beside_the_loss(lines: Mapping[str, Line]) -> list[str]:
+    """Return the column that stands with the loss and is no part of it: without it the others add up to the total. At most one; [] where all do."""
+    parts = {name: line[1][-1] for name, line in lines.items() if name.startswith("train/") and name != "train/loss"}
+    if "train/loss" not in lines or len(parts) < 2:
+        return []
+    total, whole = lines["train/loss"][1][-1], sum(parts.values())
+    if math.isclose(whole, total, rel_tol=1e-3):
+        return []
+    return [name for name, value in parts.items() if math.isclose(whole - value, total, rel_tol=1e-3)][:1]
 
 
 def _losses(lines: Mapping[str, Line]) -> Panel:

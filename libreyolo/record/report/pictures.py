@@ -18,11 +18,15 @@ MAX_PICTURES = 40
 # What the drawers of the tasks call their pictures (libreyolo/record/plots); any other is captioned by its name.
 CAPTIONS = {
     "predictions": "Validation pictures, the worst mistakes first: what is true beside what the network says",
+    "restored": "Validation pictures, the worst first: before, restored, and as they should be",
     "confusion": "What is taken for what; a column holds what is truly of a class",
     "pr_curve": "Precision against recall",
     "f1_curve": "F1, precision and recall against the confidence threshold",
+    "iou": "Overlap of what is seen with what is true, by class",
+    "psnr": "Every validation picture before and after",
     "train_batch": "A training batch as the network sees it",
     "labels": "What is labelled in the training data",
+    "data": "What is in the training data",
     "curves": "The curves above as one picture",
 }
 

@@ -39,6 +39,12 @@ def test_a_lone_part_is_the_total():
     assert list(panel.lines) == ["total"]
 
 
+def test_what_is_reported_beside_the_loss_and_is_no_part_of_it_has_a_diagram_of_its_own():
+    loss, beside, *_ = panels_of(rows_of(train__loss=[5.0, 3.0], train__a_loss=[3.0, 2.0], train__b_loss=[2.0, 1.0], train__psnr_loss=[20.0, 30.0]))
+    assert list(loss.lines) == ["total", "a", "b"]
+    assert (beside.title, beside.lines) == ("Training: psnr", {"psnr": ([1, 2], [20.0, 30.0])})
+
+
 def test_a_loss_that_falls_far_has_a_logarithmic_axis_and_one_that_reaches_zero_has_not():
     assert panels_of(rows_of(train__loss=[50.0, 1.0]))[0].log
     assert not panels_of(rows_of(train__loss=[50.0, 0.0]))[0].log
