@@ -29,7 +29,7 @@ def linear(values: Sequence[float], *, from_zero: bool = False, whole: bool = Fa
     if from_zero or (not whole and 0 <= low < 0.5 * high):
         low = min(low, 0.0)
     if low == high:
-        low, high = (low - 1, high + 1) if whole else (low - (abs(low) * 0.1 or 1), high + (abs(high) * 0.1 or 1))
+        low, high = (low - 1, high + 1) if whole else (low - abs(low) * 0.1, high + (abs(high) * 0.1 or 1))
         low = 0.0 if from_zero and low < 0 else low
     step = _round_step((high - low) / 5)
     if whole:
