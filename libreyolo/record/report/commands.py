@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 from libreyolo.record.report.facts import RunFacts
+from libreyolo.record.summary import override
 
 
 def commands(facts: RunFacts) -> list[tuple[str, str]]:
@@ -15,20 +15,13 @@ def commands(facts: RunFacts) -> list[tuple[str, str]]:
         found.append(("As it was started", shlex.join(str(word) for word in facts.lives[-1]["command"])))
     config, folder = facts.run_dir / "train_config.yaml", facts.run_dir / "weights"
     if facts.config:
-        found.append(("Run it again", f"python train.py {shlex.quote(_override('cfg', config))}"))
+        found.append(("Run it again", f"python train.py {shlex.quote(override('cfg', config))}"))
     names = {path.name for path in facts.checkpoints}
     if "last.pt" in names:
         planned = int(facts.config.get("epochs") or 0)
         more = f" epochs={2 * planned}" if planned and int(facts.status.get("epoch") or 0) >= planned else ""
-        found.append(("Go on from it", f"python train.py {shlex.quote(_override('resume', facts.run_dir))}{more}"))
+        found.append(("Go on from it", f"python train.py {shlex.quote(override('resume', facts.run_dir))}{more}"))
     weights = next((folder / name for name in ("best.pt", "last.pt") if name in names), None)
     if weights is not None:
         found.append(("Validate it", f"python -m libreyolo val {shlex.quote(str(weights))}"))
     return found
-
-
-def _override(key: str, path: Path) -> str:
-    """Return `key=path` as Hydra reads it: quoted where the path holds what means something to it."""
-    said = str(path)
-    plain = all(c.isalnum() or c in "/_-.:+%@" for c in said)
-    return f"{key}={said}" if plain else f"{key}='{said}'"
