@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -55,6 +55,7 @@ def font(size: int) -> ImageFont.FreeTypeFont:
 
 def draw_marks(picture: Image.Image, marks: Sequence[Mark], *, letters: int = 12) -> None:
     """Draw boxes on an RGB picture in place; names go above their box, inside the picture, and only where they cover no other name."""
+    marks = [replace(mark, text=_within(mark.text, picture.width - 6, letters)) for mark in marks]
     canvas = ImageDraw.Draw(picture)
     for mark in marks:
         x1, y1, x2, y2 = mark.box
@@ -95,6 +96,14 @@ def fit(picture: Image.Image, width: int, height: int) -> tuple[Image.Image, flo
     scale = min(width / picture.width, height / picture.height)
     size = (max(round(picture.width * scale), 1), max(round(picture.height * scale), 1))
     return picture.resize(size, Image.Resampling.BILINEAR), scale
+
+
+def _within(text: str, width: int, letters: int) -> str:
+    """Return a text that is at most `width` pixels long, its end cut off where it must be."""
+    if font(letters).getlength(text) <= width:
+        return text
+    kept = next((n for n in range(len(text) - 1, 0, -1) if font(letters).getlength(text[:n] + "…") <= width), 0)
+    return text[:kept] + "…"
 
 
 def save(picture: Image.Image, path: Path) -> None:

@@ -51,6 +51,6 @@ def _panel(axes: Axes, title: str, confidence: np.ndarray, table: np.ndarray, na
         known = np.isfinite(table)
         count = known.sum(axis=0)
         mean = np.where(count > 0, np.where(known, table, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
-        axes.plot(confidence, mean, color=style.INK, linewidth=2.6, label=f"mean of {len(names)} classes")
+        axes.plot(confidence, mean, color=style.INK, linewidth=2.6, label=f"mean of {style.count(len(names), 'class', 'classes')}")
     style.unit_axes(axes, "confidence", title.lower() if title != "F1" else "F1")
     axes.set_title(title)
