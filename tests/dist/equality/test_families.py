@@ -41,6 +41,17 @@ def test_two_ranks_train_what_one_trains(key: tuple[str, str, str], two_ranks: d
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1], ids=["BatchNorm synchronised", "BatchNorm standing still"])
+def test_a_step_that_one_rank_alone_finds_infinite_is_skipped_by_both_as_by_one(number: int, two_ranks: dict[Any, Any]) -> None:
+    alone, both = run(ranks.POISONED[number]), two_ranks["poisoned"][number]
+    assert alone.steps == both.steps == 2
+    assert difference(alone, both) < TIGHT
+    assert buffer_difference(alone.norms, both.norms) < TIGHT
+    assert buffer_difference(alone.average, both.average) < TIGHT
+    assert both.losses == pytest.approx(alone.losses, rel=1e-5)
+
+
+@pytest.mark.slow
 def test_four_ranks_train_what_one_trains() -> None:
     outcome, norm_gaps = launch.spawn_ddp_train(ranks.four_ranks, (), num_processes=4)
     alone = run(ranks.FOUR)
