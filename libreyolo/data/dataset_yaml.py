@@ -78,8 +78,11 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
     raise UserError(f"data={str(data)!r} was not found (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
 
 
-def read_yaml(path: Path) -> DatasetYaml:
-    """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules."""
+def read_yaml(path: Path, *, needs_names: bool = True) -> DatasetYaml:
+    """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules.
+
+    needs_names: whether `names` or `nc` must be there; without either, `names` is {}.
+    """
     content = _mapping(path)
     folder = path.parent
     root_text = content.get("path") or "."
@@ -90,7 +93,8 @@ def read_yaml(path: Path) -> DatasetYaml:
         sources["val"] = _sources(path, content, "valid")
     if not sources["train"]:
         raise UserError(f"{path}: there is no train: key with the training pictures; add it{_misspelt('train', content)}.")
-    return DatasetYaml(path, absolute(_slashes(root_text), folder), _names(path, content), sources, has_download="download" in content)
+    names = _names(path, content) if needs_names or content.get("names") is not None else {}
+    return DatasetYaml(path, absolute(_slashes(root_text), folder), names, sources, has_download="download" in content)
 
 
 def candidates(source: str, description: DatasetYaml) -> list[Path]:

@@ -51,17 +51,18 @@ def label_paths(pictures: Iterable[str]) -> list[str]:
     return result
 
 
-def scan_pictures(listing: Listing, *, split: str, names: dict[int, str], cache_name: str) -> Scan:
+def scan_pictures(listing: Listing, *, split: str, names: dict[int, str], cache_name: str, classes: NDArray[np.int64] | None = None) -> Scan:
     """Return the usable pictures of a listing with their boxes, from the cache where it is fresh.
 
+    classes: int64, the class of each listed picture as a whole: no label file is read then, and every picture has one box, which is all of it.
     Raises UserError when a label row is an error by the rules of labels.py, when no picture is usable, and when more than half are not.
     """
-    pictures, labels = listing.pictures, label_paths(listing.pictures)
-    stamps = np.array(list(_parallel(_stamp, [*pictures, *labels])), np.int64).reshape(2, len(pictures), 2)
-    key = _key(listing, labels, stamps, split, names)
+    pictures, labels = listing.pictures, [] if classes is not None else label_paths(listing.pictures)
+    stamps = np.array(list(_parallel(_stamp, [*pictures, *labels])), np.int64).reshape(2 if classes is None else 1, len(pictures), 2)
+    key = _key(listing, labels, stamps, split, names, classes)
     scan = scan_cache.load(cache_name, key)
     if scan is None:
-        scan = _scan(listing, labels, stamps, split, len(names))
+        scan = _scan(listing, labels, stamps, split, len(names), classes)
         scan_cache.save(cache_name, key, scan)
     return scan
 
@@ -83,16 +84,19 @@ def _stamp(path: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _key(listing: Listing, labels: list[str], stamps: NDArray[np.int64], split: str, names: dict[int, str]) -> str:
+def _key(listing: Listing, labels: list[str], stamps: NDArray[np.int64], split: str, names: dict[int, str], classes: NDArray[np.int64] | None) -> str:
     """A digest of all that the result depends on."""
-    digest = hashlib.sha256(json.dumps(["detect", READER_VERSION, split, list(names.items()), listing.skipped]).encode())
+    task = "detect" if classes is None else "classify"
+    digest = hashlib.sha256(json.dumps([task, READER_VERSION, split, list(names.items()), listing.skipped]).encode())
+    if classes is not None:
+        digest.update(classes.tobytes())
     for path in (*listing.pictures, *labels):
         digest.update(os.fsencode(path) + b"\0")
     digest.update(stamps.tobytes())
     return digest.hexdigest()
 
 
-def _scan(listing: Listing, labels: list[str], stamps: NDArray[np.int64], split: str, nc: int) -> Scan:
+def _scan(listing: Listing, labels: list[str], stamps: NDArray[np.int64], split: str, nc: int, classes: NDArray[np.int64] | None) -> Scan:
     report = SplitReport(split, skipped=list(listing.skipped))
     kept: list[int] = []
     sizes: list[tuple[int, int]] = []
@@ -101,9 +105,11 @@ def _scan(listing: Listing, labels: list[str], stamps: NDArray[np.int64], split:
     ids: list[int] = []
 
     def read(place: int) -> tuple[tuple[int, int], LabelFile | None] | str:
+        if classes is not None:
+            return _read_whole(listing.pictures[place], int(classes[place]))
         return _read_one(listing.pictures[place], labels[place], nc, has_label=bool(stamps[1, place, 0] >= 0))
 
-    for place, found in _progress(_parallel(read, range(len(labels))), len(labels), split):
+    for place, found in _progress(_parallel(read, range(len(listing.pictures))), len(listing.pictures), split):
         if isinstance(found, str):
             report.skipped.append((listing.pictures[place], found))
             continue
@@ -146,6 +152,14 @@ def _read_one(picture: str, label: str, nc: int, *, has_label: bool) -> tuple[tu
         return size, parse_labels(Path(label).read_bytes(), nc)
     except OSError as error:
         raise UserError(f"{label} cannot be read ({error.strerror}); correct or remove it.") from error
+
+
+def _read_whole(picture: str, class_id: int) -> tuple[tuple[int, int], LabelFile | None] | str:
+    """A picture's size and the one label that is all of it, or why the picture can't be used."""
+    try:
+        return probe_picture(picture), LabelFile(np.array([[0, 0, 1, 1]], np.float32), np.array([class_id], np.int64), is_empty=False)
+    except PictureError as error:
+        return str(error)
 
 
 def _refuse_unusable(report: SplitReport, num_usable: int, split: str) -> None:

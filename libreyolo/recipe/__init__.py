@@ -2,6 +2,7 @@
 
 from libreyolo.recipe.base import Recipe, check_keys, recipe_fields
 from libreyolo.recipe.classes import ClassesRecipe
+from libreyolo.recipe.classify import ClassifyRecipe
 from libreyolo.recipe.detection import DetectionRecipe
 
-__all__ = ["ClassesRecipe", "DetectionRecipe", "Recipe", "check_keys", "recipe_fields"]
+__all__ = ["ClassesRecipe", "ClassifyRecipe", "DetectionRecipe", "Recipe", "check_keys", "recipe_fields"]

@@ -1,6 +1,7 @@
 """What `predict` returns, one class for each task."""
 
 from libreyolo.results.base import Result, save_all
+from libreyolo.results.classify import ClassifyResult
 from libreyolo.results.detection import DetectionResult
 
-__all__ = ["DetectionResult", "Result", "save_all"]
+__all__ = ["ClassifyResult", "DetectionResult", "Result", "save_all"]
