@@ -58,9 +58,9 @@ def find_class_folders(data: str | Path, cwd: Path, root: str | Path | None = No
     if place.is_dir():
         if root is not None:
             raise UserError(f"data={data} is a folder and needs no data_dir={root}, which replaces the path: of a data.yaml; leave one of them out.")
-        folders, wanted = _split_folders(place), ()
-    else:
-        folders, wanted = _yaml_folders(place, None if root is None else absolute(root, cwd))
+        folders = _split_folders(place)
+        return ClassFolders(place, _names(place, folders["train"], ()), folders)
+    folders, wanted = _yaml_folders(place, None if root is None else absolute(root, cwd))
     return ClassFolders(place, _names(place, folders["train"], wanted), folders)
 
 
@@ -133,7 +133,7 @@ def _split_folders(root: Path) -> dict[str, tuple[Path, ...]]:
             logger.warning("%s has class folders but no train/ and val/: all of it is trained on and nothing is validated.", root)
             return {"train": (root,), "val": (), "test": ()}
         raise UserError(
-            f"{root} holds neither train/CLASS/... nor class folders with pictures; a classification set is a folder for each class below train/ and val/."
+            f"{root} holds neither train/CLASS/... nor class folders with pictures: put those of each class into a folder below train/ and val/."
         )
     for split, folders in places.items():
         if len(folders) > 1:

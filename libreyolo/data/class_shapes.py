@@ -1,6 +1,7 @@
-"""The built-in classification set `shapes-classify`: the scenes of `shapes` with one outline each, in a folder of its name.
+"""The built-in classification set `shapes-classify`: portraits of one outline each, cut out of scenes like those of `shapes`.
 
-The classes are equally frequent. The same outlines, backgrounds, clutter and noise as in `shapes`: colour and size say nothing of the class.
+The classes are equally frequent. The same outlines, backgrounds, clutter and noise as in `shapes`: colour and size say nothing of the class. As
+there, the pixels are the same everywhere but for what JPEG encoders do. 1536 + 384 pictures take about ten seconds.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 
 from libreyolo.data.cache_folder import cache_folder
@@ -47,8 +49,20 @@ def _write(root: Path, *, seed: int, counts: dict[str, int], size: int, num_clas
         for index in range(count):
             folder = root / split / SHAPES[index % num_classes]
             folder.mkdir(exist_ok=True)
-            scene = _scene((seed, place, index), index % num_classes, size)
-            Image.fromarray(scene.picture).save(folder / f"{index:05d}.jpg", quality=92)
+            _portrait((seed, place, index), index % num_classes, size).save(folder / f"{index:05d}.jpg", quality=92)
+
+
+def _portrait(seed: tuple[int, ...], label: int, size: int) -> Image.Image:
+    """Return an outline that fills about two thirds of a square cut out of a scene twice as wide."""
+    scene = _scene(seed, label, 2 * size)
+    x0, y0, x1, y1 = scene.boxes[0].tolist()
+    shift_x, shift_y, room = np.random.default_rng((*seed, 1000)).random(3).tolist()
+    side = min(max(x1 - x0, y1 - y0) * (1.2 + 0.6 * room), 2.0 * size)
+    # The outline lies wholly in the square, at any place in it, and the square in the scene.
+    left = min(max(x1 - side + shift_x * (side - (x1 - x0)), 0.0), 2.0 * size - side)
+    top = min(max(y1 - side + shift_y * (side - (y1 - y0)), 0.0), 2.0 * size - side)
+    box = (left, top, left + side, top + side)
+    return Image.fromarray(scene.picture).resize((size, size), Image.Resampling.BILINEAR, box=box)
 
 
 def _scene(seed: tuple[int, ...], label: int, size: int) -> Scene:

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from libreyolo.data.augment.crop import centre_crop, draw_part, show_part
-from libreyolo.data.augment.mixing import NOTHING, Box, Mix, draw_cutmix, draw_erased, draw_mixup, erase, mix
+from libreyolo.data.augment.mixing import NOTHING, PLAIN, Box, Mix, draw_cutmix, draw_erased, draw_mixup, erase, mix
 from libreyolo.data.augment.policy import apply_policy
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.loader import Loader
@@ -116,7 +116,7 @@ class Sample:
     item: Item
     view: View
     partner: View | None = None
-    mix: Mix = Mix()
+    mix: Mix = PLAIN
 
 
 class TrainPictures:

@@ -44,8 +44,8 @@ class ClassificationLoss:
 def cross_entropy(logits: Tensor, labels: Tensor, shares: Tensor, smoothing: float = 0.0, class_weights: Tensor | None = None) -> Tensor:
     """Return -sum over c of w_c t_c log p_c for each picture, [B].
 
-    logits: [B, C]. labels: [B, 2] class ids and shares: [B, 2] how much of the label each is (they add up to 1): the target t, of which `smoothing` is
-    spread evenly over the classes. class_weights: [C], None for 1.
+    logits: [B, C]. labels: [B, 2] class ids and shares: [B, 2] how much of the label each is (they add up to 1): the target t, of which
+    `smoothing` is spread evenly over the classes. class_weights: [C], None for 1.
     """
     log_p = logits.log_softmax(dim=1)
     if class_weights is not None:

@@ -29,6 +29,9 @@ class Mix:
     pasted: Box = NOTHING
 
 
+PLAIN = Mix()
+
+
 def draw_mixup(rng: np.random.Generator) -> Mix:
     """Draw a blend; its weight is uniform, the beta distribution of parameter 1 (arXiv 1710.09412)."""
     own = float(rng.random())
