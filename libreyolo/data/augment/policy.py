@@ -25,8 +25,13 @@ def apply_policy(name: str, picture: Image.Image, seed: int) -> Image.Image:
 def _policy(name: str) -> Any:
     from torchvision.transforms import InterpolationMode, v2  # seconds to import, for those who ask for a policy only
 
-    kind = {"randaugment": v2.RandAugment, "autoaugment": v2.AutoAugment, "augmix": v2.AugMix}[name]
-    return kind(interpolation=InterpolationMode.BICUBIC)
+    # AugMix works on tensors, which torchvision cannot turn with a bicubic filter.
+    kind, interpolation = {
+        "randaugment": (v2.RandAugment, InterpolationMode.BICUBIC),
+        "autoaugment": (v2.AutoAugment, InterpolationMode.BICUBIC),
+        "augmix": (v2.AugMix, InterpolationMode.BILINEAR),
+    }[name]
+    return kind(interpolation=interpolation)
 
 
 @contextmanager
