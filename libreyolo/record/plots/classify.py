@@ -69,7 +69,7 @@ def draw_class_batch(images: Tensor, labels: Tensor, shares: Tensor, names: Mapp
     drawn = []
     for image, own, parts in list(zip(images, labels.tolist(), shares.tolist(), strict=True))[:MAX_PICTURES]:
         pixels = (image.float().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
-        text = names[own[0]] if parts[0] == 1 else f"{names[own[0]]} {parts[0]:.2f} + {names[own[1]]} {parts[1]:.2f}"
+        text = names[own[0]] if parts[0] == 1 or own[0] == own[1] else f"{names[own[0]]} {parts[0]:.2f} + {names[own[1]]} {parts[1]:.2f}"
         drawn.append(Captioned(pixels, [(text, INK)]))
     draw_captioned(drawn, path)
 
@@ -104,6 +104,6 @@ def _draw_bars(axes: Axes, counts: Mapping[str, np.ndarray], names: Mapping[int,
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
     axes.margins(x=0.14)
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=len(counts))
     more = f", the {len(shown)} largest" if len(shown) < len(first) else ""
     axes.set(title=f"Pictures of {len(first)} classes{more}", xlabel="pictures")
