@@ -1,7 +1,7 @@
 """The built-in classification set `shapes-classify`: portraits of one outline each, cut out of scenes like those of `shapes`.
 
 The classes are equally frequent. The same outlines, backgrounds, clutter and noise as in `shapes`: colour and size say nothing of the class. As
-there, the pixels are the same everywhere but for what JPEG encoders do. 1536 + 384 pictures take about ten seconds.
+there, the pixels are the same everywhere but for what JPEG encoders do. 2400 + 480 pictures take some ten seconds.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def built_in_class_shapes() -> Path:
     return make_class_shapes(cache_folder("sets") / f"shapes-classify-v{VERSION}")
 
 
-def make_class_shapes(root: Path, *, seed: int = 0, num_train: int = 1536, num_val: int = 384, size: int = 64) -> Path:
+def make_class_shapes(root: Path, *, seed: int = 0, num_train: int = 2400, num_val: int = 480, size: int = 64) -> Path:
     """Generate the set into the folder `root` and return its data.yaml; a folder that holds this very set is used as it is.
 
     size: side of the pictures in px. With fewer training pictures than outlines there are as many classes as those. Raises UserError when `root`

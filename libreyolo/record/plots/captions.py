@@ -16,6 +16,7 @@ from libreyolo.record.plots.style import shorten
 TILE, GAP, LETTERS = 240, 8, 13
 LINE = LETTERS + 5
 INK: Color = (34, 34, 34)
+WHITE: Color = (255, 255, 255)
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ def draw_captioned(pictures: Sequence[Captioned], path: Path, *, columns: int | 
     rows = max(math.ceil(len(pictures) / columns), 1)
     num_lines = max((len(p.lines) for p in pictures), default=0)
     height = TILE + num_lines * LINE + 4
-    sheet = Image.new("RGB", (columns * (TILE + GAP) - GAP, rows * (height + GAP) - GAP), "white")
+    sheet = Image.new("RGB", (columns * (TILE + GAP) - GAP, rows * (height + GAP) - GAP), WHITE)
     canvas = ImageDraw.Draw(sheet)
     for i, picture in enumerate(pictures):
         x, y = (i % columns) * (TILE + GAP), (i // columns) * (height + GAP)
