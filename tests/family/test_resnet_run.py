@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,11 @@ METRICS = ("accuracy_top1", "accuracy_top5", "precision", "recall", "f1")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("resnet")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Emptied at the end: a checkpoint of a resnet18 takes a quarter of a gigabyte."""
+    made = tmp_path_factory.mktemp("resnet")
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
