@@ -1,6 +1,9 @@
 """Loaders of pictures with one class each, for training (cropped, changed, mixed) and for evaluation (the middle).
 
 B pictures of a batch, M of them with a partner, H W the network input.
+
+Deviation from published trainers, which blend a whole batch with itself, turned by one place, at one weight: here every picture draws for itself
+whether it is mixed, at which weight, and with which picture of the whole set, so that any number of ranks sees the same.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ Part = tuple[float, float, float, float]
 # Ratio of width to height of a random crop, relative to the input's (arXiv 1409.4842, section 6).
 RATIOS = (3 / 4, 4 / 3)
 TRIES = 10
+# A picture that is longer than this many times its shorter side is cut to it before it is resized: a line of 1 x 20000 pixels would fill the memory.
+LONGEST = 32
 
 
 def centre_crop(image: np.ndarray, imgsz: tuple[int, int], spec: InputSpec) -> np.ndarray:
@@ -24,6 +26,7 @@ def centre_crop(image: np.ndarray, imgsz: tuple[int, int], spec: InputSpec) -> n
     evaluated; a longer side loses its fraction of a pixel, and an odd margin is rounded to even.
     """
     cover_h, cover_w = (math.floor(side / spec.crop_pct) for side in imgsz)
+    image = _without_ends(image)
     h, w = image.shape[:2]
     # The side that is covered exactly is not left to rounding: 131 * (100 / 131) may be 99.99999999999999.
     new_h, new_w = (cover_h, max(cover_w, int(cover_h * w / h))) if h * cover_w <= w * cover_h else (max(cover_h, int(cover_w * h / w)), cover_w)
@@ -72,6 +75,15 @@ def enough_hw(imgsz: tuple[int, int], scale: tuple[float, float]) -> tuple[int, 
 def resampling(spec: InputSpec) -> Image.Resampling:
     """Return Pillow's filter for a family that crops."""
     return {"pil": Image.Resampling.BILINEAR, "pil-bicubic": Image.Resampling.BICUBIC}[spec.filter]
+
+
+def _without_ends(image: np.ndarray) -> np.ndarray:
+    """Return the middle of a picture that is a thin line, any other one as it is."""
+    for axis in (0, 1):
+        over = image.shape[axis] - LONGEST * image.shape[1 - axis]
+        if over > 0:
+            image = np.take(image, range(over // 2, over // 2 + LONGEST * image.shape[1 - axis]), axis=axis)
+    return image
 
 
 def _placed(part_w: float, part_h: float, along_x: float, along_y: float) -> Part:

@@ -79,18 +79,20 @@ class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
     expansion = 1
+    NORM_ACT = ("bn1", "act1")  # applied one after the other, so they may run as one
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1 = conv(in_channels, width, 3, stride)
         self.bn1 = nn.BatchNorm2d(width)
+        self.act1 = nn.ReLU(inplace=True)
         self.conv2 = conv(width, width, 3)
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = shortcut(in_channels, width * self.expansion, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         side = x if self.downsample is None else self.downsample(x)
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = self.act1(self.bn1(self.conv1(x)))
         return F.relu(self.bn2(self.conv2(x)) + side, inplace=True)
 
 
@@ -98,11 +100,13 @@ class Bottleneck(nn.Module):
     """1x1, 3x3 (which carries the stride) and 1x1 convolutions beside a shortcut."""
 
     expansion = 4
+    NORM_ACT = ("bn1", "act1")  # applied one after the other, so they may run as one
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
         self.conv1 = conv(in_channels, width, 1)
         self.bn1 = nn.BatchNorm2d(width)
+        self.act1 = nn.ReLU(inplace=True)
         self.conv2 = conv(width, width, 3, stride)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = conv(width, width * self.expansion, 1)
@@ -111,7 +115,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         side = x if self.downsample is None else self.downsample(x)
-        x = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = self.act1(self.bn1(self.conv1(x)))
         x = F.relu(self.bn2(self.conv2(x)), inplace=True)
         return F.relu(self.bn3(self.conv3(x)) + side, inplace=True)
 

@@ -35,6 +35,15 @@ def test_a_wide_input_shows_the_middle_of_a_wide_picture_whole() -> None:
     assert centre_crop(noise(90, 40), (32, 96), SPEC).shape == (32, 96, 3)
 
 
+@pytest.mark.parametrize("hw", [(1, 1), (1, 30000), (30000, 1), (2, 7)])
+def test_tiny_and_thin_pictures_are_shown_without_filling_the_memory(hw: tuple[int, int]) -> None:
+    picture = np.full((*hw, 3), 77, np.uint8)
+    assert (centre_crop(picture, (64, 64), SPEC) == 77).all()
+    for i in range(5):
+        part = draw_part(generator(0, "tiny", i), hw, (64, 64), (0.5, 1.0))
+        assert (np.asarray(show_part(picture, part, (64, 64), SPEC)) == 77).all()
+
+
 def test_parts_have_the_area_and_shape_of_their_rule_and_lie_in_the_picture() -> None:
     parts = np.array([draw_part(generator(0, "part", i), (200, 260), (64, 64), (0.3, 0.8)) for i in range(500)])
     width, height = (parts[:, 2] - parts[:, 0]) * 260, (parts[:, 3] - parts[:, 1]) * 200
