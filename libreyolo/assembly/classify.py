@@ -8,22 +8,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 
 from libreyolo.assembly.classify_pictures import ClassifyPictures
 from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
 from libreyolo.data.augment.crop import enough_hw
+from libreyolo.data.class_check import check_classes
 from libreyolo.data.classify import load_classify
 from libreyolo.data.classify_loader import ClassifySettings, centre_batch, eval_loader, train_loader
+from libreyolo.data.decode import decode_picture
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.picture_cache import RamPictures
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import ClassifyBatch
+from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import ClassifyRecipe, Recipe
 from libreyolo.recipe.checks import image_hw
+from libreyolo.record.plots.samples import draw_samples
 from libreyolo.results import ClassifyResult
 from libreyolo.tasks.classification import ClassificationTask
 
@@ -100,6 +105,9 @@ class ClassifyAssembly:
         found: ImageSet | None = getattr(self.data, name)
         return found
 
+    def example(self) -> Path:
+        return (self.data.val or self.data.train).path(0)
+
     def pictures(self, run_dir: Path) -> list[Listener]:
         return [ClassifyPictures(run_dir, self.names, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples)]
 
@@ -113,6 +121,13 @@ class ClassifyAssembly:
             prepare=lambda pictures, hw: centre_batch(pictures, hw, spec),
             result=lambda picture, scores, path: ClassifyResult(picture, names, path, scores),
         )
+
+    @classmethod
+    def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
+        report, samples = check_classes(data, cwd=cwd)
+        if samples:
+            report.draw_samples = lambda target: draw_samples([(Image.fromarray(decode_picture(path)), (), name) for path, name in samples], target)
+        return report
 
     def close(self) -> None:
         for images in (self.data.train, self.data.val):

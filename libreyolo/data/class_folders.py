@@ -10,7 +10,8 @@ Rules:
 - The classes are the training split's class folders in the order of their names, as Python sorts text. `names` of a data.yaml, where given, must be
   those names, and then gives the order.
 - Every picture lies directly in its class folder: pictures in a folder below one are refused. Pictures beside the class folders are skipped, by name.
-- Files and folders whose name starts with a dot, and `__MACOSX`, are passed over. Links are followed.
+- Files and folders whose name starts with a dot, and `__MACOSX`, are passed over; pictures of formats that are not read, with a warning. Links are
+  followed.
 - A training class without a picture is an error; a class that only val or test has is one, too. One that val lacks is warned about.
 """
 
@@ -24,9 +25,9 @@ from pathlib import Path
 
 from libreyolo.data.class_shapes import built_in_class_shapes
 from libreyolo.data.dataset_yaml import absolute, candidates, find_yaml, read_yaml
-from libreyolo.data.decode import PICTURE_SUFFIXES
+from libreyolo.data.decode import PICTURE_SUFFIXES, UNREAD_SUFFIXES
 from libreyolo.data.sources import Listing
-from libreyolo.errors import UserError, nearest
+from libreyolo.errors import UserError, nearest, printable
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ def list_split(found: ClassFolders, split: str) -> ClassListing:
     ids = {name: index for index, name in found.names.items()}
     pictures: dict[str, int] = {}
     skipped: list[tuple[str, str]] = []
+    unread: list[str] = []
     num_listed = 0
     for folder in found.folders[split]:
         skipped += [(path, "it lies beside the class folders, in none of them") for path in _pictures_in(folder)]
@@ -77,14 +79,18 @@ def list_split(found: ClassFolders, split: str) -> ClassListing:
                 hint = nearest(class_folder.name, ids)
                 raise UserError(f"{class_folder} is a class that the training split of {found.place} does not have.{hint} Rename or remove it.")
             own = _flat_pictures(class_folder)
+            unread += _files_of(class_folder, UNREAD_SUFFIXES)
             num_listed += len(own)
             pictures |= dict.fromkeys(own, ids[class_folder.name])
     if num_listed > len(pictures):
         logger.warning("%s: %s names %d pictures more than once; each is used once.", found.place, split, num_listed - len(pictures))
     ordered = sorted(pictures)
     classes = [pictures[path] for path in ordered]
-    _check_classes(found, split, set(classes))
-    return ClassListing(Listing(ordered, sorted(set(skipped))), classes)
+    listing = Listing(ordered, sorted(set(skipped)), sorted(set(unread)))
+    if listing.unread:
+        logger.warning("%s: %s.", split, printable(listing.unread_note()))
+    _check_classes(found, split, set(classes), listing.unread_note())
+    return ClassListing(listing, classes)
 
 
 def _find(data: str | Path, cwd: Path) -> Path:
@@ -143,7 +149,9 @@ def _split_folders(root: Path) -> dict[str, tuple[Path, ...]]:
 
 def _yaml_folders(path: Path, root: Path | None) -> tuple[dict[str, tuple[Path, ...]], tuple[str, ...]]:
     """Return the folders that a data.yaml names, by split, and its names in their order (() where it has none)."""
-    description = read_yaml(path, needs_names=False)
+    description = read_yaml(path, with_classes=False)
+    if description.content.get("names") is not None:
+        description = read_yaml(path)
     if root is not None:
         description = replace(description, root=root)
     folders: dict[str, tuple[Path, ...]] = {}
@@ -181,7 +189,7 @@ def _names(place: Path, folders: tuple[Path, ...], wanted: tuple[str, ...]) -> d
     return dict(enumerate(wanted))
 
 
-def _check_classes(found: ClassFolders, split: str, seen: set[int]) -> None:
+def _check_classes(found: ClassFolders, split: str, seen: set[int], unread: str) -> None:
     """Raise for a training class without pictures; warn about classes that another split lacks."""
     lacking = [name for index, name in found.names.items() if index not in seen]
     if not lacking or not found.folders[split]:
@@ -189,7 +197,8 @@ def _check_classes(found: ClassFolders, split: str, seen: set[int]) -> None:
     shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
     if split == "train":
         which = " or ".join(str(folder / lacking[0]) for folder in found.folders[split])
-        raise UserError(f"{found.place}: there is no training picture of class {shown} (looked in {which}); add some, or remove the folder.")
+        note = f"; {unread}" if unread else ""
+        raise UserError(f"{found.place}: there is no training picture of class {shown} (looked in {which}){note}; add some, or remove the folder.")
     logger.warning("%s: the %s split has no picture of class %s.", found.place, split, shown)
 
 
@@ -209,11 +218,12 @@ def _class_folders(folder: Path) -> list[Path]:
 
 def _pictures_in(folder: Path) -> list[str]:
     """Return the pictures directly in a folder, by name."""
-    return [entry.path for entry in _entries(folder) if _is_picture(entry)]
+    return _files_of(folder, PICTURE_SUFFIXES)
 
 
-def _is_picture(entry: os.DirEntry[str]) -> bool:
-    return not entry.is_dir() and os.path.splitext(entry.name)[1].lower() in PICTURE_SUFFIXES  # noqa: PTH122 - a million times
+def _files_of(folder: Path, suffixes: frozenset[str]) -> list[str]:
+    entries = _entries(folder)
+    return [entry.path for entry in entries if os.path.splitext(entry.name)[1].lower() in suffixes and not entry.is_dir()]  # noqa: PTH122
 
 
 def _flat_pictures(class_folder: Path) -> list[str]:

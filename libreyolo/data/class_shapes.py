@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from libreyolo.data.cache_folder import cache_folder
-from libreyolo.data.generated_set import make_set
+from libreyolo.data.generated import make_set
 from libreyolo.data.shape_scene import SHAPES, Scene, draw_scene
 
 VERSION = 1  # raise it when the drawing changes: it is part of the cached folder's name
@@ -45,7 +45,7 @@ def make_class_shapes(root: Path, *, seed: int = 0, num_train: int = 2400, num_v
 
 def _write(root: Path, *, seed: int, counts: dict[str, int], size: int, num_classes: int) -> None:
     for place, (split, count) in enumerate(counts.items()):
-        (root / split).mkdir()
+        (root / split).mkdir(parents=True)
         for index in range(count):
             folder = root / split / SHAPES[index % num_classes]
             folder.mkdir(exist_ok=True)

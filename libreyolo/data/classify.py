@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from libreyolo.data.class_folders import ClassFolders, find_class_folders, list_split
+from libreyolo.data.class_scan import scan_classes
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
-from libreyolo.data.scan import scan_pictures
 from libreyolo.data.scan_result import SplitReport
 from libreyolo.errors import UserError
 
@@ -68,7 +68,7 @@ class ClassifyData:
             return None
         classes = np.array(listed.classes, np.int64)
         name = f"{self.found.place} {split} classes"
-        scan = scan_pictures(listed.listing, split=split, names=self.names, cache_name=name, classes=classes)
+        scan = scan_classes(listed.listing, classes, split=split, names=self.names, cache_name=name)
         report = self.report[split] = scan.report
         report.log(f"{split}: {report.num_pictures} pictures of {len(np.unique(scan.labels))} classes, {len(report.skipped)} skipped")
         images = ImageSet(

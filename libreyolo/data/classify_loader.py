@@ -129,19 +129,26 @@ class TrainPictures:
         self.pictures, self.settings, self.spec, self.seed = pictures, settings, spec, seed
 
     def __getitem__(self, item: Item) -> Sample:
-        settings = self.settings
-        rng = generator(self.seed, "mix", item.epoch, item.place)
-        kind, partner = float(rng.random()), int(rng.integers(len(self.pictures)))
-        strong = settings.strong(item.epoch)
-        own = self._view(item.index, item, "picture")
-        if not strong or kind >= settings.mixup + settings.cutmix:
-            return Sample(item, own)
-        drawn = draw_mixup(rng) if kind < settings.mixup else draw_cutmix(rng, settings.imgsz)
-        return Sample(item, own, self._view(partner, item, "partner"), drawn)
+        own, (partner, drawn) = self._view(item.index, item, "picture"), self._partner(item)
+        return Sample(item, own) if partner is None else Sample(item, own, self._view(partner, item, "partner"), drawn)
 
     def describe(self, index: int) -> str:
         """Return the picture's path."""
         return str(self.pictures.path(index))
+
+    def shown(self, item: Item) -> list[int]:
+        """Return the picture and the one that is mixed into it."""
+        partner, _ = self._partner(item)
+        return [item.index] if partner is None else list(dict.fromkeys([item.index, partner]))
+
+    def _partner(self, item: Item) -> tuple[int | None, Mix]:
+        """Draw which picture is mixed in, and how; None where none is."""
+        settings = self.settings
+        rng = generator(self.seed, "mix", item.epoch, item.place)
+        kind, partner = float(rng.random()), int(rng.integers(len(self.pictures)))
+        if not settings.strong(item.epoch) or kind >= settings.mixup + settings.cutmix:
+            return None, PLAIN
+        return partner, draw_mixup(rng) if kind < settings.mixup else draw_cutmix(rng, settings.imgsz)
 
     def _view(self, index: int, item: Item, role: str) -> View:
         """Every decision is drawn whether it is used or not: the last epochs keep the crops and flips that they would have had."""
@@ -175,6 +182,10 @@ class EvalPictures:
     def describe(self, index: int) -> str:
         """Return the picture's path."""
         return str(self.pictures.path(index))
+
+    def shown(self, item: Item) -> list[int]:
+        """Return the picture."""
+        return [item.index]
 
 
 def centre_batch(pictures: Sequence[np.ndarray], imgsz: tuple[int, int], spec: InputSpec) -> ClassifyBatch:

@@ -7,16 +7,18 @@ differ by a grey level or two between versions. 1024 + 256 pictures take about t
 from __future__ import annotations
 
 import json
-from functools import partial
+import logging
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from libreyolo.data.cache_folder import cache_folder
-from libreyolo.data.generated_set import make_set
+from libreyolo.data.generated import make_set
 from libreyolo.data.labels import format_labels
 from libreyolo.data.shape_scene import SHAPES, draw_scene
+
+logger = logging.getLogger(__name__)
 
 VERSION = 2  # raise it when the drawing changes: it is part of the cached folder's name
 _DESCRIPTION = """\
@@ -43,14 +45,15 @@ def make_shapes(root: Path, *, seed: int = 0, num_train: int = 1024, num_val: in
     """
     facts = json.dumps({"version": VERSION, "seed": seed, "num_train": num_train, "num_val": num_val, "size": size})
     description = _DESCRIPTION.format(nc=len(SHAPES), names=", ".join(SHAPES), facts=facts)
-    return make_set(root, description, partial(_write, seed=seed, counts={"train": num_train, "val": num_val}, size=size))
+    return make_set(root, description, lambda folder: _write(folder, seed, {"train": num_train, "val": num_val}, size))
 
 
-def _write(root: Path, *, seed: int, counts: dict[str, int], size: int) -> None:
-    for place, (split, count) in enumerate(counts.items()):
+def _write(root: Path, seed: int, num_pictures: dict[str, int], size: int) -> None:
+    logger.info("generating the demo set: %d pictures", sum(num_pictures.values()))
+    for place, (split, num) in enumerate(num_pictures.items()):
         for kind in ("images", "labels"):
             (root / kind / split).mkdir(parents=True)
-        for index in range(count):
+        for index in range(num):
             scene = draw_scene((seed, place, index), size=size)
             stem = f"{index:05d}"
             Image.fromarray(scene.picture).save(root / "images" / split / f"{stem}.jpg", quality=92)

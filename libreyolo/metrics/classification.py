@@ -105,6 +105,10 @@ class ClassificationMetric:
         columns = {"accuracy_top1": top1, "accuracy_top5": top5, **means}
         return {**{f"metrics/{name}": value for name, value in columns.items()}, "fitness": top1}
 
+    def class_metrics(self) -> list[tuple[str, dict[str, float]]]:
+        """Return each class's name with the numbers of its row of `per_class`."""
+        return [(row["name"], {name: row[name] for name in ("precision", "recall", "f1")}) for row in self.per_class()]
+
     def per_class(self) -> list[dict[str, Any]]:
         """Return one row for each class: name, pictures, precision, recall and f1 (0 where there is no picture, or nothing is right)."""
         counts = self.confusion()

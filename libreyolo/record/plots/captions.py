@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
+from libreyolo.errors import printable
 from libreyolo.record.plots.boxes import Color, fit, font, save
 from libreyolo.record.plots.style import shorten
 
@@ -40,5 +41,5 @@ def draw_captioned(pictures: Sequence[Captioned], path: Path, *, columns: int | 
         tile, _ = fit(Image.fromarray(np.ascontiguousarray(picture.image)), TILE, TILE)
         sheet.paste(tile, (x + (TILE - tile.width) // 2, y + (TILE - tile.height) // 2))
         for number, (text, color) in enumerate(picture.lines):
-            canvas.text((x + 2, y + TILE + 2 + number * LINE), shorten(text, 34), fill=color, font=font(LETTERS))
+            canvas.text((x + 2, y + TILE + 2 + number * LINE), shorten(printable(text), 34), fill=color, font=font(LETTERS))
     save(sheet, Path(path))

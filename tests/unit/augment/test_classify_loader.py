@@ -147,6 +147,16 @@ def test_evaluation_and_prediction_see_the_same_pixels_and_every_picture_once(pi
         assert torch.equal((image * 255).round().byte().permute(1, 2, 0), torch.tensor(centre_crop(pictures.image(index), (16, 16), SPEC)))
 
 
-def test_a_picture_that_went_away_is_named(pictures: ImageSet, tmp_path: Path) -> None:
-    loader = eval_loader(pictures, imgsz=(16, 16), spec=SPEC, batch=2)
-    assert loader._guarded.dataset.describe(0) == str(pictures.path(0))  # type: ignore[attr-defined]
+def test_a_batch_names_the_pictures_that_it_shows_partners_too(pictures: ImageSet) -> None:
+    loader = train_loader(pictures, replace(PLAIN, mixup=1.0), SPEC, batch=9, seed=3)
+    batch = next(iter(loader.epoch(0)))
+    named = loader.pictures_of(batch)()
+    own = {str(pictures.path(i)) for i in batch.index.tolist()}
+    assert own <= set(named)
+    few = train_loader(pictures, replace(PLAIN, mixup=1.0), SPEC, batch=1, seed=3)
+    shown = [(b, few.pictures_of(b)()) for number in range(4) for b in few.epoch(number)]
+    assert any(len(names) == 2 for _, names in shown)
+    for mixed, names in shown:
+        labels = {int(Path(name).parent.name.removeprefix("c")) for name in names}
+        assert labels == set(mixed.labels[0].tolist())
+    assert eval_loader(pictures, imgsz=(16, 16), spec=SPEC, batch=2)._guarded.dataset.describe(0) == str(pictures.path(0))  # type: ignore[attr-defined]

@@ -234,6 +234,17 @@ def test_more_broken_than_good_pictures_are_an_error(tmp_path: Path) -> None:
         load_classify(tmp_path, cwd=tmp_path)
 
 
+def test_pictures_of_a_format_that_is_not_read_are_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    build(tmp_path, PETS)
+    write_text(tmp_path / "train" / "dog" / "phone.HEIC", "x")
+    assert len(load_classify(tmp_path, cwd=tmp_path).train) == 5
+    assert "train: 1 files are pictures of a format that is not read (.heic; for example" in caplog.text
+    (tmp_path / "train" / "emu").mkdir()
+    write_text(tmp_path / "train" / "emu" / "phone.heic", "x")
+    with pytest.raises(UserError, match=r"no training picture of class emu .* a format that is not read"):
+        load_classify(tmp_path, cwd=tmp_path)
+
+
 def test_data_dir_replaces_the_path_of_a_yaml_and_means_nothing_beside_a_folder(tmp_path: Path) -> None:
     build(tmp_path / "real", PETS)
     yaml = write_text(tmp_path / "data.yaml", "path: elsewhere\ntrain: train\n")

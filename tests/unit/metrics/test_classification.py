@@ -53,6 +53,7 @@ def test_per_class_numbers_are_rows_by_name(judged: ClassificationMetric) -> Non
     ant, bee, cat = judged.curves()["per_class"]
     assert ant == {"name": "ant", "pictures": 3, "precision": 1.0, "recall": pytest.approx(2 / 3), "f1": pytest.approx(4 / 5)}
     assert (bee["pictures"], bee["f1"]) == (2, pytest.approx(1 / 2))
+    assert judged.class_metrics()[1] == ("bee", {"precision": 0.5, "recall": 0.5, "f1": pytest.approx(0.5)})
     assert cat == {"name": "cat", "pictures": 0, "precision": 0.0, "recall": 0.0, "f1": 0.0}
 
 

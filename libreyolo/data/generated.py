@@ -1,8 +1,7 @@
-"""Sets that the library draws itself: a folder that appears whole or not at all, however many processes ask for it at once."""
+"""Folders of generated data sets: made on first use, whole or not at all, and used again when they hold what is asked for."""
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -10,29 +9,25 @@ from pathlib import Path
 
 from libreyolo.errors import UserError
 
-logger = logging.getLogger(__name__)
-
 
 def make_set(root: Path, description: str, write: Callable[[Path], None]) -> Path:
-    """Return root/data.yaml, made where it is not there yet; a folder whose data.yaml is exactly `description` is used as it is.
+    """Return the data.yaml of the set in the folder `root`, generated there by `write` when it is not there yet.
 
-    write: fills an empty folder with all but the data.yaml. Raises UserError when `root` holds something else or can't be written.
+    description: the text of the data.yaml, which tells one set from another. write: fills a folder that does not exist yet with all but the
+    data.yaml. Any number of processes may ask for a set at once. Raises UserError when `root` holds something else or can't be written.
     """
-    yaml_path = root / "data.yaml"
     if _holds(root, description):
-        return yaml_path
-    logger.info("generating the demo set in %s", root)
+        return root / "data.yaml"
     try:
         root.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root.parent, prefix=f".{root.name}.", ignore_cleanup_errors=True) as temporary:
             unfinished = Path(temporary) / root.name
-            unfinished.mkdir()
             write(unfinished)
             (unfinished / "data.yaml").write_text(description, encoding="utf-8", newline="\n")
             _settle(unfinished, root, description)
     except OSError as error:
         raise UserError(f"{root} cannot be written ({error.strerror or error}); set LIBREYOLO_CACHE to a folder that can.") from error
-    return yaml_path
+    return root / "data.yaml"
 
 
 def _holds(root: Path, description: str) -> bool:
