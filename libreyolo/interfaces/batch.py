@@ -92,3 +92,22 @@ class Points:
     labels: Tensor
     cells: Tensor
     kept: Tensor
+
+
+@dataclass
+class ClassifyBatch(Batch):
+    """Pictures with one class each, or two of which each has a share.
+
+    labels: [B, 2] int64 class ids: the picture's own, and that of what was mixed into it (its own again where nothing was).
+    shares: [B, 2] float32, how much of the label each of the two is; they add up to 1.
+    """
+
+    labels: Tensor
+    shares: Tensor
+
+
+@dataclass
+class ClassScores:
+    """What a classifier says of one picture. probs: [C] float32 on the CPU, adding up to 1."""
+
+    probs: Tensor

@@ -1,7 +1,8 @@
 """What `predict` returns, one class for each task."""
 
 from libreyolo.results.base import Result, save_all
+from libreyolo.results.classify import ClassifyResult
 from libreyolo.results.detection import DetectionResult
 from libreyolo.results.point import PointResult
 
-__all__ = ["DetectionResult", "PointResult", "Result", "save_all"]
+__all__ = ["ClassifyResult", "DetectionResult", "PointResult", "Result", "save_all"]

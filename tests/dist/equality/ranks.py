@@ -24,6 +24,7 @@ from tests.dist.equality.mutations import MUTATIONS
 ADAMW = {"optimizer": "adamw", "lr0": 0.001}
 # Ways to train a family; the first one is put through every case, the others through AUX_CASE. By default the recipe as it is.
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "resnet": {"as it is, on small pictures": {"imgsz": 32}},
     "yolo9": {"without the auxiliary branch": {"aux_weight": 0.0}, "with the auxiliary branch": {}},
     "yolox": {"with the L1 term": {"no_aug_epochs": 1}, "without the L1 term": {}},
 }

@@ -15,10 +15,11 @@ from torch import Tensor
 from libreyolo.assembly.parts import Seat
 from libreyolo.data import sampler
 from libreyolo.data.sampler import Item
-from libreyolo.interfaces.batch import Batch, DetectionBatch
+from libreyolo.interfaces.batch import Batch, ClassifyBatch, DetectionBatch
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
 from libreyolo.recipe.checks import image_hw
+from libreyolo.tasks.classification import ClassificationTask
 from libreyolo.tasks.detection import DetectionTask
 from libreyolo.tasks.point import PointTask
 
@@ -91,6 +92,31 @@ def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
     return replace(batch, boxes=batch.boxes[:, :most], labels=batch.labels[:, :most], valid=batch.valid[:, :most])
 
 
+def classify(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise whose class follows `objects[i]`, every third picture mixed with another class. The normaliser counts pictures."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    own = torch.tensor(objects) % NC
+    share = 1.0 - 0.3 * (torch.arange(count) % 3 == 0)
+    pictures = ClassifyBatch(
+        images=torch.rand(count, 3, height, width, generator=draw, dtype=dtype),
+        weight=torch.ones(count),
+        index=torch.arange(count),
+        epoch=0,
+        key=torch.zeros(count, 2, dtype=torch.int64),
+        labels=torch.stack([own, (own + 1) % NC], dim=1),
+        shares=torch.stack([share, 1.0 - share], dim=1),
+    )
+    task = ClassificationTask(
+        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=torch.tensor([0.5, 1.0, 1.5])),
+        classify=family.decode.classify,
+        spec=family.input,
+        names={i: f"class_{i}" for i in range(NC)},
+    )
+    return Synthetic(task, pictures, lambda batch: batch)
+
+
 def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
     """Return some pictures of a batch of any task."""
     chosen: dict[str, Any] = {f.name: getattr(batch, f.name)[list(rows)] for f in fields(batch) if isinstance(getattr(batch, f.name), Tensor)}
@@ -98,7 +124,11 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 # Task -> (family, recipe, objects per picture, dtype) -> its pictures. A picture's "objects" are what its normaliser counts.
-FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect, "point": point}
+FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {
+    "classify": classify,
+    "detect": detect,
+    "point": point,
+}
 
 
 class SyntheticLoader:
