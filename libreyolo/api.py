@@ -136,7 +136,7 @@ class LibreYOLO:
             resume.refuse_other_model(resumed, self.family.name, self.size)
             arguments = resume.merged_arguments(resumed, arguments)
             arguments.pop("family", None), arguments.pop("size", None)
-        recipe = schema.resolve(self.family, self.size, arguments)
+        recipe = schema.resolve(self.family, self.size, arguments).for_training()
         recipe = replace(recipe, project=str(project), weights=recipe.weights if resumed else self._origin or None)
         if resumed and not restarted:
             resume.refuse_finished(resumed, recipe.epochs)
@@ -148,6 +148,7 @@ class LibreYOLO:
             )
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)
+        on_stride(recipe.judged_imgsz, spec.stride, "eval_imgsz")
         extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
         return run.Job(self.family, recipe, spec, self._start(recipe, cwd, resumed), extras, cwd, resumed, tuple(callbacks))
 
@@ -256,7 +257,7 @@ class LibreYOLO:
         if values["data"] is None and values.get("data_dir") is None:
             raise UserError("data is missing: say what to validate on, val(data='path/to/data.yaml'), in the shell --data path/to/data.yaml.")
         recipe = schema.resolve(self.family, self.size, values)
-        on_stride(recipe.imgsz, self.family.input.stride)
+        on_stride(recipe.judged_imgsz, self.family.input.stride)
         device = self._pick_device(recipe.device)
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
         try:

@@ -20,8 +20,8 @@ from libreyolo.schema import families, model_names
 
 log = logging.getLogger(__name__)
 
-# Keys of a training that also decide what a validation of its weights gives.
-JUDGED_BY = ("data", "data_dir", "imgsz", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype")
+# Keys of a training that also decide what a validation of its weights gives, beside the input size, which the file names itself.
+JUDGED_BY = ("data", "data_dir", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype")
 
 
 @dataclass(frozen=True)

@@ -74,3 +74,22 @@ class Detections:
     boxes: Tensor
     scores: Tensor
     labels: Tensor
+
+
+@dataclass
+class SemanticBatch(Batch):
+    """Pictures with masks of class ids. h w the largest original picture.
+
+    masks: [B, H, W] uint8 class ids of the network input; 255 where a pixel is ignored.
+    original_hw: [B, 2] int64 on the CPU, height and width of the picture as stored (after EXIF rotation).
+    content: [B, 4] int64 on the CPU, (y0, x0, y1, x1): the part of the input that shows the picture. Only meaningful for evaluation batches.
+    truth: [B, h, w] uint8 on the CPU, the masks at their original sizes, each in the top left corner, 255 beside it; [B, 0, 0] in training and
+        for pictures without a mask.
+    """
+
+    masks: Tensor
+    original_hw: Tensor
+    content: Tensor
+    truth: Tensor
+
+    HOST_ONLY = Batch.HOST_ONLY | {"original_hw", "content", "truth"}
