@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -40,9 +40,10 @@ _FILE_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 class DatasetYaml:
     """A data.yaml, read and checked; no picture has been looked for yet.
 
-    path: the absolute file. root: the absolute folder its sources are relative to. names: every id 0..nc-1.
+    path: the absolute file. root: the absolute folder its sources are relative to. names: every id 0..nc-1; {} where the task has no classes.
     sources: split -> what the yaml says, one entry or more; () for a split that is absent or null.
     has_download: the yaml has a `download` key, which is not followed.
+    content: the whole mapping, every scalar as the text it is; a task reads its own keys in it.
     """
 
     path: Path
@@ -50,6 +51,7 @@ class DatasetYaml:
     names: dict[int, str]
     sources: dict[str, tuple[str, ...]]
     has_download: bool
+    content: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def nc(self) -> int:
@@ -78,8 +80,11 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
     raise UserError(f"data={str(data)!r} was not found (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
 
 
-def read_yaml(path: Path) -> DatasetYaml:
-    """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules."""
+def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:
+    """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules.
+
+    with_classes: whether the task has classes; where not, `names` and `nc` are not looked at.
+    """
     content = _mapping(path)
     folder = path.parent
     root_text = content.get("path") or "."
@@ -90,7 +95,9 @@ def read_yaml(path: Path) -> DatasetYaml:
         sources["val"] = _sources(path, content, "valid")
     if not sources["train"]:
         raise UserError(f"{path}: there is no train: key with the training pictures; add it{_misspelt('train', content)}.")
-    return DatasetYaml(path, absolute(_slashes(root_text), folder), _names(path, content), sources, has_download="download" in content)
+    names = _names(path, content) if with_classes else {}
+    root = absolute(_slashes(root_text), folder)
+    return DatasetYaml(path, root, names, sources, has_download="download" in content, content=content)
 
 
 def candidates(source: str, description: DatasetYaml) -> list[Path]:

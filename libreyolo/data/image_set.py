@@ -1,29 +1,21 @@
-"""The pictures of a split and their boxes. n pictures, M boxes in all, k boxes of one picture.
-
-Everything is held in arrays, so that forked workers share the pages for good and spawned ones get them in one piece (a large Python list
-is copied page by page into every worker as its reference counts are touched).
-"""
+"""The pictures of a split and their boxes. n pictures, M boxes in all, k boxes of one picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from libreyolo.data.decode import PictureError, decode_picture, fit_size
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.picture_cache import PictureCache
-from libreyolo.errors import UserError
+from libreyolo.data.picture_set import PictureSet
 
 
-class ImageSet:
+class ImageSet(PictureSet):
     """A sequence of pictures with boxes; nothing is decoded before it is asked for. Picklable.
 
-    sizes: int32 [n, 2] (h, w) after EXIF rotation. boxes: float32 [M, 4] xyxy normalised to [0, 1]. labels: int64 [M] in 0..nc-1.
-    offsets: int64 [n + 1]; picture i owns rows offsets[i]:offsets[i + 1]. stamps: int64 [n, 2], file size and mtime in ns at the scan.
+    boxes: float32 [M, 4] xyxy normalised to [0, 1]. labels: int64 [M] in 0..nc-1.
+    offsets: int64 [n + 1]; picture i owns rows offsets[i]:offsets[i + 1].
     """
 
     def __init__(
@@ -37,26 +29,11 @@ class ImageSet:
         stamps: NDArray[np.int64],
         nc: int,
     ) -> None:
-        self.paths = paths
-        self.sizes = sizes
+        super().__init__(paths, sizes=sizes, stamps=stamps)
         self.box_rows = box_rows
         self.label_rows = label_rows
         self.offsets = offsets
-        self.stamps = stamps
         self.nc = nc
-        self.cache: PictureCache | None = None
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def path(self, index: int) -> Path:
-        """Return the absolute file of a picture, as the user's links name it."""
-        return self.paths[self._checked(index)]
-
-    def size(self, index: int) -> tuple[int, int]:
-        """Return (h, w) of the picture as `image(index)` gives it."""
-        h, w = self.sizes[self._checked(index)].tolist()
-        return h, w
 
     def boxes(self, index: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return float32 [k, 4] xyxy normalised to [0, 1] and int64 [k] class ids; k is 0 for background. Copies."""
@@ -68,15 +45,6 @@ class ImageSet:
         boxes, labels = self.boxes(index)
         h, w = self.size(index)
         return boxes * np.array([w, h, w, h], np.float32), labels
-
-    def image(self, index: int, max_hw: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-        """Return uint8 RGB [h, w, 3], upright and writable; shrunk, aspect kept, to fit `max_hw` where it is larger (see decode.py).
-
-        Raises UserError naming the file when it can't be decoded any more or has changed since the scan.
-        """
-        target = fit_size(self.size(index), max_hw)
-        decode = partial(self._decode, index, target)
-        return decode() if self.cache is None else self.cache.get(index, target, decode)
 
     def labels_histogram(self) -> NDArray[np.int64]:
         """Return int64 [nc], the number of boxes of each class."""
@@ -94,18 +62,3 @@ class ImageSet:
 
     def _with_rows(self, box_rows: NDArray[np.float32], label_rows: NDArray[np.int64], offsets: NDArray[np.int64], nc: int) -> ImageSet:
         return ImageSet(self.paths, sizes=self.sizes, box_rows=box_rows, label_rows=label_rows, offsets=offsets, stamps=self.stamps, nc=nc)
-
-    def _decode(self, index: int, target_hw: tuple[int, int]) -> NDArray[np.uint8]:
-        size = self.size(index)
-        try:
-            picture = decode_picture(self.path(index), None if target_hw == size else target_hw)
-        except PictureError as error:
-            raise UserError(f"{self.path(index)} was fine at the scan, now {error}; restore or remove it and start again.") from error
-        if picture.shape[:2] != target_hw:
-            raise UserError(f"{self.path(index)} was {size[1]}x{size[0]} at the scan and has changed since; start again.")
-        return picture
-
-    def _checked(self, index: int) -> int:
-        if not 0 <= index < len(self):  # a negative index would read another picture's rows
-            raise IndexError(f"picture {index} of {len(self)}")
-        return index

@@ -24,7 +24,7 @@ from libreyolo.data.memory import available_ram_bytes, shared_memory_folder
 from libreyolo.data.shared_buffer import SharedBuffer, open_shared_buffer
 
 if TYPE_CHECKING:
-    from libreyolo.data.image_set import ImageSet
+    from libreyolo.data.picture_set import PictureSet
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class RamPictures:
 class DiskPictures:
     """Pictures as .npy files in the cache folder, each written when it is first asked for; they outlive the run. Picklable."""
 
-    def __init__(self, folder: Path, images: ImageSet) -> None:
+    def __init__(self, folder: Path, images: PictureSet) -> None:
         self._folder = folder
         self._paths = images.paths
         self._stamps = images.stamps
@@ -96,7 +96,7 @@ class DiskPictures:
         return picture
 
 
-def ram_pictures(images: ImageSet, max_hw: tuple[int, int] | None) -> RamPictures | None:
+def ram_pictures(images: PictureSet, max_hw: tuple[int, int] | None) -> RamPictures | None:
     """Decode a whole set into shared memory, or return None with a warning where the room is lacking.
 
     Processes of one host that ask for the same set share one copy: the first decodes, the others wait for it and attach.
@@ -125,7 +125,7 @@ def ram_pictures(images: ImageSet, max_hw: tuple[int, int] | None) -> RamPicture
     return RamPictures(buffer, targets, starts)
 
 
-def disk_pictures(images: ImageSet, max_hw: tuple[int, int] | None) -> DiskPictures | None:
+def disk_pictures(images: PictureSet, max_hw: tuple[int, int] | None) -> DiskPictures | None:
     """Return a cache on disk, or None with a warning where the cache folder can't be written or the disk lacks room."""
     folder = cache_folder("pictures")
     num_bytes = int(_targets(images, max_hw).prod(axis=1).sum()) * 3
@@ -153,11 +153,11 @@ def disk_pictures(images: ImageSet, max_hw: tuple[int, int] | None) -> DiskPictu
     return cache
 
 
-def _targets(images: ImageSet, max_hw: tuple[int, int] | None) -> NDArray[np.int64]:
+def _targets(images: PictureSet, max_hw: tuple[int, int] | None) -> NDArray[np.int64]:
     return np.array([fit_size(images.size(index), max_hw) for index in range(len(images))], np.int64).reshape(-1, 2)
 
 
-def _decode_all(images: ImageSet, max_hw: tuple[int, int] | None, array: NDArray[np.uint8], starts: NDArray[np.int64]) -> None:
+def _decode_all(images: PictureSet, max_hw: tuple[int, int] | None, array: NDArray[np.uint8], starts: NDArray[np.int64]) -> None:
     def decode(index: int) -> None:
         array[starts[index] : starts[index + 1]] = images.image(index, max_hw).reshape(-1)
 

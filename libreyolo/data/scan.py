@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +19,11 @@ from libreyolo.data import scan_cache
 from libreyolo.data.decode import PictureError, probe_picture
 from libreyolo.data.labels import LabelFile, parse_labels
 from libreyolo.data.scan_result import Scan, SplitReport
+from libreyolo.data.scan_work import parallel, progress, refuse_unusable, stamp
 from libreyolo.data.sources import Listing
 from libreyolo.errors import UserError
 
-logger = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
 READER_VERSION = 1  # raise it when a rule of labels.py or decode.py changes: it makes every cached scan stale
-_NO_FILE = (-1, -1)
-_SECONDS_BETWEEN_LINES = 5.0
 
 
 def label_paths(pictures: Iterable[str]) -> list[str]:
@@ -57,7 +47,7 @@ def scan_pictures(listing: Listing, *, split: str, names: dict[int, str], cache_
     Raises UserError when a label row is an error by the rules of labels.py, when no picture is usable, and when more than half are not.
     """
     pictures, labels = listing.pictures, label_paths(listing.pictures)
-    stamps = np.array(list(_parallel(_stamp, [*pictures, *labels])), np.int64).reshape(2, len(pictures), 2)
+    stamps = np.array(list(parallel(stamp, [*pictures, *labels])), np.int64).reshape(2, len(pictures), 2)
     key = _key(listing, labels, stamps, split, names)
     scan = scan_cache.load(cache_name, key)
     if scan is None:
@@ -73,14 +63,6 @@ def _label_folder(folder: str) -> str:
     last = len(parts) - 1 - parts[::-1].index("images")
     replaced = Path(*parts[:last], "labels", *parts[last + 1 :])
     return str(replaced) if replaced.is_dir() else folder
-
-
-def _stamp(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - twice a picture, and Path() would cost more than the call
-    except OSError:
-        return _NO_FILE
-    return status.st_size, status.st_mtime_ns
 
 
 def _key(listing: Listing, labels: list[str], stamps: NDArray[np.int64], split: str, names: dict[int, str]) -> str:
@@ -103,7 +85,7 @@ def _scan(listing: Listing, labels: list[str], stamps: NDArray[np.int64], split:
     def read(place: int) -> tuple[tuple[int, int], LabelFile | None] | str:
         return _read_one(listing.pictures[place], labels[place], nc, has_label=bool(stamps[1, place, 0] >= 0))
 
-    for place, found in _progress(_parallel(read, range(len(labels))), len(labels), split):
+    for place, found in progress(parallel(read, range(len(labels))), len(labels), split):
         if isinstance(found, str):
             report.skipped.append((listing.pictures[place], found))
             continue
@@ -119,7 +101,7 @@ def _scan(listing: Listing, labels: list[str], stamps: NDArray[np.int64], split:
         kept.append(place)
         sizes.append(size)
         files.append(file)
-    _refuse_unusable(report, len(kept), split)
+    refuse_unusable(report.skipped, len(kept), split)
     _refuse_errors(errors, ids, nc, split)
     counts = [len(file.labels) for file in files]
     report.num_pictures, report.num_boxes, report.num_background = len(kept), sum(counts), counts.count(0)
@@ -148,16 +130,6 @@ def _read_one(picture: str, label: str, nc: int, *, has_label: bool) -> tuple[tu
         raise UserError(f"{label} cannot be read ({error.strerror}); correct or remove it.") from error
 
 
-def _refuse_unusable(report: SplitReport, num_usable: int, split: str) -> None:
-    num_bad = len(report.skipped)
-    if num_bad <= num_usable:
-        return
-    examples = "; ".join(f"{path}: {reason}" for path, reason in report.skipped[:3])
-    total = num_bad + num_usable
-    which = f"none of the {total} pictures is usable" if num_usable == 0 else f"{num_bad} of {total} pictures, more than half, cannot be used"
-    raise UserError(f"{split}: {which} (for example {examples}); repair the set or correct its paths.")
-
-
 def _refuse_errors(errors: list[str], ids: list[int], nc: int, split: str) -> None:
     if not errors:
         return
@@ -167,25 +139,3 @@ def _refuse_errors(errors: list[str], ids: list[int], nc: int, split: str) -> No
         hint = f" (the ids run from 1 to nc={nc}, so they seem to start at 1: subtract 1 from each)"
     rows = "row is" if len(errors) == 1 else "rows are"
     raise UserError(f"{split}: {len(errors)} label {rows} wrong: {'; '.join(errors[:5])}{more}{hint}; correct the labels or names.")
-
-
-def _parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Map in order over threads: the time goes into waiting for the disk and into Pillow, which both let other threads run."""
-    chunk = 64  # one future a picture would cost as much as opening it
-
-    def many(start: int) -> list[Result]:
-        return [work(item) for item in items[start : start + chunk]]
-
-    with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
-        for results in pool.map(many, range(0, len(items), chunk)):
-            yield from results
-
-
-def _progress(results: Iterable[Result], total: int, split: str) -> Iterator[tuple[int, Result]]:
-    """Count results, with a line in the log every few seconds."""
-    told = time.monotonic()
-    for place, result in enumerate(results):
-        if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
-            told = time.monotonic()
-            logger.info("%s: %d of %d pictures scanned", split, place, total)
-        yield place, result

@@ -10,6 +10,7 @@ import json
 import logging
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from libreyolo.data.scan_result import Scan, SplitReport
 logger = logging.getLogger(__name__)
 
 # name: (dtype, number of dimensions)
-_ARRAYS = {
+_ARRAYS: dict[str, tuple[type, int]] = {
     "kept": (np.int64, 1),
     "sizes": (np.int32, 2),
     "boxes": (np.float32, 2),
@@ -38,7 +39,29 @@ def cache_file(cache_name: str) -> Path:
 
 
 def load(cache_name: str, key: str) -> Scan | None:
-    """Return the cached scan if it was saved under exactly this `key`, else None."""
+    """Return the cached scan of a detection set if it was saved under exactly this `key`, else None."""
+    stored = load_arrays(cache_name, key, _ARRAYS)
+    if stored is None:
+        return None
+    arrays, report = stored
+    try:
+        report["skipped"] = [(str(file), str(reason)) for file, reason in report["skipped"]]
+        scan = Scan(**arrays, report=SplitReport(**report))
+        if len(scan.offsets) != len(scan.kept) + 1 or scan.offsets[-1] != len(scan.labels) or len(scan.boxes) != len(scan.labels):
+            raise ValueError("its arrays do not fit together")
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        logger.debug("%s cannot be used (%s); scanning again", cache_file(cache_name), error)
+        return None
+    return scan
+
+
+def save(cache_name: str, key: str, scan: Scan) -> None:
+    """Keep the scan of a detection set under `key`; a folder that can't be written is no error."""
+    save_arrays(cache_name, key, {name: getattr(scan, name) for name in _ARRAYS}, asdict(scan.report))
+
+
+def load_arrays(cache_name: str, key: str, kinds: Mapping[str, tuple[type, int]]) -> tuple[dict[str, np.ndarray], dict[str, Any]] | None:
+    """Return the arrays (of these dtypes and numbers of dimensions) and the report saved under exactly this `key`, else None."""
     path = cache_file(cache_name)
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -46,31 +69,24 @@ def load(cache_name: str, key: str) -> Scan | None:
             if header["key"] != key:
                 logger.debug("%s is of another state of the set; scanning again", path)
                 return None
-            arrays = {name: _checked(name, stored[name]) for name in _ARRAYS}
-        report = dict(header["report"])
-        report["skipped"] = [(str(file), str(reason)) for file, reason in report["skipped"]]
-        scan = Scan(**arrays, report=SplitReport(**report))
-        if len(scan.offsets) != len(scan.kept) + 1 or scan.offsets[-1] != len(scan.labels) or len(scan.boxes) != len(scan.labels):
-            raise ValueError("its arrays do not fit together")
+            return {name: _checked(name, stored[name], kind) for name, kind in kinds.items()}, dict(header["report"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         logger.debug("%s cannot be used (%s); scanning again", path, error)
         return None
-    return scan
 
 
-def save(cache_name: str, key: str, scan: Scan) -> None:
-    """Keep a scan under `key`; a folder that can't be written is no error."""
-    header = json.dumps({"key": key, "report": asdict(scan.report)}).encode()
-    arrays: dict[str, Any] = {name: getattr(scan, name) for name in _ARRAYS}
+def save_arrays(cache_name: str, key: str, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any]) -> None:
+    """Keep arrays and a report (builtins that JSON knows) under `key`; a folder that can't be written is no error."""
+    header = json.dumps({"key": key, "report": report}).encode()
     path = cache_file(cache_name)
+    given: dict[str, Any] = dict(arrays)
     try:
-        write_atomically(path, lambda file: np.savez(file, header=np.frombuffer(header, np.uint8), **arrays))
+        write_atomically(path, lambda file: np.savez(file, header=np.frombuffer(header, np.uint8), **given))
     except OSError as error:
         logger.debug("%s cannot be written (%s); the next start scans again", path, error)
 
 
-def _checked(name: str, array: np.ndarray) -> np.ndarray:
-    dtype, ndim = _ARRAYS[name]
-    if array.dtype != dtype or array.ndim != ndim:
+def _checked(name: str, array: np.ndarray, kind: tuple[type, int]) -> np.ndarray:
+    if array.dtype != kind[0] or array.ndim != kind[1]:
         raise ValueError(f"{name} is {array.dtype} with {array.ndim} dimensions")
     return array

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from libreyolo.data.cache_folder import cache_folder
+from libreyolo.data.generated import make_set
 from libreyolo.data.labels import format_labels
 from libreyolo.data.shape_scene import SHAPES, draw_scene
-from libreyolo.errors import UserError
 
 logger = logging.getLogger(__name__)
 
@@ -47,31 +45,10 @@ def make_shapes(root: Path, *, seed: int = 0, num_train: int = 1024, num_val: in
     """
     facts = json.dumps({"version": VERSION, "seed": seed, "num_train": num_train, "num_val": num_val, "size": size})
     description = _DESCRIPTION.format(nc=len(SHAPES), names=", ".join(SHAPES), facts=facts)
-    yaml_path = root / "data.yaml"
-    if _holds(root, description):
-        return yaml_path
-    try:
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root.parent, prefix=f".{root.name}.", ignore_cleanup_errors=True) as temporary:
-            unfinished = Path(temporary) / root.name
-            _write(unfinished, description, seed, {"train": num_train, "val": num_val}, size)
-            _settle(unfinished, root, description)
-    except OSError as error:
-        raise UserError(f"{root} cannot be written ({error.strerror or error}); set LIBREYOLO_CACHE to a folder that can.") from error
-    return yaml_path
+    return make_set(root, description, lambda folder: _write(folder, seed, {"train": num_train, "val": num_val}, size))
 
 
-def _holds(root: Path, description: str) -> bool:
-    """Whether `root` is this set already; False for a folder that is empty or not there."""
-    if not root.is_dir() or not any(root.iterdir()):
-        return False
-    yaml_path = root / "data.yaml"
-    if yaml_path.is_file() and yaml_path.read_text(encoding="utf-8") == description:
-        return True
-    raise UserError(f"{root} holds something else than the set asked for; name an empty folder, or remove it.")
-
-
-def _write(root: Path, description: str, seed: int, num_pictures: dict[str, int], size: int) -> None:
+def _write(root: Path, seed: int, num_pictures: dict[str, int], size: int) -> None:
     logger.info("generating the demo set: %d pictures", sum(num_pictures.values()))
     for place, (split, num) in enumerate(num_pictures.items()):
         for kind in ("images", "labels"):
@@ -82,14 +59,3 @@ def _write(root: Path, description: str, seed: int, num_pictures: dict[str, int]
             Image.fromarray(scene.picture).save(root / "images" / split / f"{stem}.jpg", quality=92)
             text = format_labels(scene.boxes / np.float32(size), scene.labels)
             (root / "labels" / split / f"{stem}.txt").write_text(text, encoding="utf-8", newline="\n")
-    (root / "data.yaml").write_text(description, encoding="utf-8", newline="\n")
-
-
-def _settle(unfinished: Path, root: Path, description: str) -> None:
-    """Rename into place; where another process was faster its folder is as good as ours."""
-    try:
-        unfinished.rename(root)
-    except OSError:
-        if not _holds(root, description):
-            raise
-        shutil.rmtree(unfinished)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from libreyolo.data import image_set, picture_cache, shared_buffer
+from libreyolo.data import picture_cache, picture_set, shared_buffer
 from libreyolo.data.detection import load_detection
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.memory import available_ram_bytes
@@ -43,13 +43,13 @@ def set_yaml(build_set: BuildSet) -> Path:
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
     calls: list[Path] = []
-    decode = image_set.decode_picture
+    decode = picture_set.decode_picture
 
     def counting(path: Path, target_hw: tuple[int, int] | None = None) -> np.ndarray:
         calls.append(path)
         return decode(path, target_hw)
 
-    monkeypatch.setattr(image_set, "decode_picture", counting)
+    monkeypatch.setattr(picture_set, "decode_picture", counting)
     yield calls
 
 
