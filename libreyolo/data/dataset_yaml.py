@@ -2,7 +2,7 @@
 
 Rules:
 
-- `data` is a yaml file, such a file's name without .yaml, a folder that holds data.yaml or dataset.yaml, or the built-in name "shapes"; a
+- `data` is a yaml file, such a file's name without .yaml, a folder that holds data.yaml or dataset.yaml, or a built-in name ("shapes"); a
   relative one is looked for in the launch directory, and the user's own files come before the built-in name.
 - `path` is the root of the set: absent, empty or `~` alone (YAML's null) means the yaml's folder; a relative one is relative to the yaml's
   folder; "~/sets" is the home folder.
@@ -26,12 +26,13 @@ from typing import Any
 
 import yaml
 
+from libreyolo.data.semantic_shapes import built_in_semantic_shapes
 from libreyolo.data.shapes import built_in_shapes
 from libreyolo.errors import UserError, nearest
 
 logger = logging.getLogger(__name__)
 
-BUILT_IN: Mapping[str, Callable[[], Path]] = {"shapes": built_in_shapes}
+BUILT_IN: Mapping[str, Callable[[], Path]] = {"shapes": built_in_shapes, "shapes-semantic": built_in_semantic_shapes}
 SPLITS = ("train", "val", "test")
 _FILE_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 
@@ -167,7 +168,7 @@ def _names(path: Path, content: dict[str, Any]) -> dict[int, str]:
     if content.get("nc") is not None:
         nc = _integer(path, "nc", content["nc"])
         if nc < 1:
-            raise UserError(f"{path}: nc={nc}, but a detector needs at least one class.")
+            raise UserError(f"{path}: nc={nc}, but there must be at least one class.")
     if names is None and nc is None:
         raise UserError(f"{path}: there is no names: key with the names of the classes; add it{_misspelt('names', content)}.")
     if isinstance(names, list):

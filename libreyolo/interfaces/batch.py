@@ -39,6 +39,11 @@ class Batch:
                 moved[field.name] = value.to(device, non_blocking=non_blocking)
         return replace(self, **moved)
 
+    def pinned(self) -> Self:
+        """Return a copy whose tensors for the device are in pinned memory, from which copies to a GPU do not block."""
+        own: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.HOST_ONLY}
+        return replace(self, **{name: value.pin_memory() for name, value in own.items() if isinstance(value, Tensor)})
+
 
 @dataclass
 class DetectionBatch(Batch):

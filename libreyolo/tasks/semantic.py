@@ -25,9 +25,7 @@ class SemanticTask:
 
     best_metric = "metrics/mIoU"
 
-    def __init__(
-        self, *, criterion: Any, class_logits: Callable[[Any], Tensor], spec: InputSpec, names: dict[int, str], samples: int = 0
-    ) -> None:
+    def __init__(self, *, criterion: Any, class_logits: Callable[[Any], Tensor], spec: InputSpec, names: dict[int, str], samples: int = 0) -> None:
         self.criterion, self.class_logits, self.spec, self.names, self.samples = criterion, class_logits, spec, names, samples
 
     def facts(self, batch: SemanticBatch) -> dict[str, int]:

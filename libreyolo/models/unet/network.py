@@ -94,7 +94,9 @@ class Up(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.interp_upsample = nn.Sequential(nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False), ConvBNReLU(channels, channels // 2, 1))
+        self.interp_upsample = nn.Sequential(
+            nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False), ConvBNReLU(channels, channels // 2, 1)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.interp_upsample(x))
