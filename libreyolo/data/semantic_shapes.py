@@ -37,7 +37,7 @@ def built_in_semantic_shapes() -> Path:
     return make_semantic_shapes(cache_folder("sets") / f"shapes-semantic-v{VERSION}")
 
 
-def make_semantic_shapes(root: Path, *, seed: int = 0, num_train: int = 512, num_val: int = 64, size: int = 64) -> Path:
+def make_semantic_shapes(root: Path, *, seed: int = 0, num_train: int = 512, num_val: int = 64, size: int = 48) -> Path:
     """Generate the set into the folder `root` and return its data.yaml; a folder that holds this very set is used as it is.
 
     size: side of the pictures in px. Raises UserError when `root` holds something else or can't be written.

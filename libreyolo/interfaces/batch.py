@@ -41,8 +41,12 @@ class Batch:
 
     def pinned(self) -> Self:
         """Return a copy whose tensors for the device are in pinned memory, from which copies to a GPU do not block."""
-        own: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.HOST_ONLY}
-        return replace(self, **{name: value.pin_memory() for name, value in own.items() if isinstance(value, Tensor)})
+        pinned: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor) and field.name not in self.HOST_ONLY:
+                pinned[field.name] = value.pin_memory()
+        return replace(self, **pinned)
 
 
 @dataclass

@@ -16,9 +16,14 @@ IGNORED_COLOR = (40, 40, 40)
 LINE, SWATCH, SPACE = 20, 12, 8
 
 
-def overlay(picture: np.ndarray, mask: np.ndarray, *, strength: float = STRENGTH) -> np.ndarray:
-    """Return the picture uint8 [H, W, 3] with the colour of its class over every pixel (dark where ignored), and a line between classes."""
+def overlay(picture: np.ndarray, mask: np.ndarray, *, strength: float = STRENGTH, faded: bool = True) -> np.ndarray:
+    """Return the picture uint8 [H, W, 3] with the colour of its class over every pixel (dark where ignored), and a line between classes.
+
+    faded: take most of the picture's own colour out first, so that it is not mistaken for that of a class.
+    """
     fitted = fit_mask(mask, (picture.shape[0], picture.shape[1]))
+    if faded:
+        picture = 0.25 * picture + 0.75 * picture.mean(axis=2, keepdims=True)
     colors = np.array([class_color(k) for k in range(IGNORED)] + [IGNORED_COLOR], np.float32)
     mixed = (1 - strength) * picture + strength * colors[fitted]
     mixed[_borders(fitted)] = colors[fitted][_borders(fitted)]

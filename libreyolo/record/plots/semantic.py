@@ -57,7 +57,7 @@ def draw_batch(images: Tensor, masks: Tensor, names: dict[int, str], path: Path)
     sheet = Image.new("RGB", (SHEET, rows * (tile_h + GAP) + key.height), "white")
     for i in range(num):
         pixels = (images[i].float().clamp(0, 1) * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
-        tile, _ = fit(Image.fromarray(overlay(pixels, masks[i].numpy(), strength=0.4)), tile_w, tile_h)
+        tile, _ = fit(Image.fromarray(overlay(pixels, masks[i].numpy(), strength=0.25, faded=False)), tile_w, tile_h)
         sheet.paste(tile, ((i % columns) * (tile_w + GAP), (i // columns) * (tile_h + GAP)))
     sheet.paste(key, (0, rows * (tile_h + GAP)))
     save(sheet, Path(path))

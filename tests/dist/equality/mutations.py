@@ -10,7 +10,7 @@ from unittest.mock import patch
 from torch import nn
 
 from libreyolo import build
-from libreyolo.data import detection_loader
+from libreyolo.data import detection_loader, semantic_loader
 from libreyolo.data import sampler as sampler_module
 from libreyolo.data.sampler import EpochSampler
 from libreyolo.engine import collectives
@@ -44,7 +44,7 @@ def sampler_dropped():
         return EpochSampler(count, batch=batch // world_size, rank=0, world_size=1, **options)
 
     with ExitStack() as stack:
-        for module in (sampler_module, detection_loader):
+        for module in (sampler_module, detection_loader, semantic_loader):
             stack.enter_context(patch.object(module, "EpochSampler", unsharded))
         yield
 
