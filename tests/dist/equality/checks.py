@@ -97,13 +97,16 @@ def without_dropout(net: nn.Module) -> None:
             module.drop_prob = 0.0
 
 
-def difference(one: Outcome, other: Outcome) -> float:
+def difference(one: Outcome, other: Outcome, *, may_stand_still: bool = False) -> float:
     """Return the largest difference of where a tensor went, relative to how far it moved.
 
     A tensor that hardly moved is held against a thousandth of the typical movement instead: its own may be nothing but rounding.
+    may_stand_still: that nothing moves is right, for a task that learns from objects alone; then the other must stand still, too.
     """
     moved = {n: one.after[n] - one.before[n] for n in one.after}
     typical = float(torch.stack([m.norm() for m in moved.values()]).square().mean().sqrt())
+    if typical == 0 and may_stand_still:
+        return max(float((other.after[n] - other.before[n]).norm()) for n in moved)
     assert typical > 0, "nothing moved"
     gaps = [float((one.after[n] - other.after[n]).norm() / max(float(moved[n].norm()), 1e-3 * typical)) for n in moved]
     return max(gaps)
