@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from libreyolo.errors import UserError
@@ -67,15 +66,18 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
 class ConvBNReLU(nn.Module):
     """Convolution without bias, BatchNorm, ReLU. An odd `kernel` pads by half of itself."""
 
+    NORM_ACT = ("bn", "act")  # applied one after the other, so they may run as one
+
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 3) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, out_channels, kernel, padding=kernel // 2, bias=False)
         self.bn = nn.BatchNorm2d(out_channels)
+        self.act = nn.ReLU(inplace=True)
         # He et al.'s start (arXiv 1502.01852), over the fan out.
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.bn(self.conv(x)), inplace=True)
+        return cast(Tensor, self.act(self.bn(self.conv(x))))
 
 
 class TwoConvs(nn.Module):
