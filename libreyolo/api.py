@@ -144,7 +144,8 @@ class LibreYOLO:
             self._take(weights_files.load(resumed.path))
         if recipe.data is None and recipe.data_dir is None:
             raise UserError(
-                "data is missing: say what to train on, data=path/to/data.yaml (Python: train(data=...)), or try the embedded set: data=shapes."
+                "data is missing: say what to train on, data=path/to/data.yaml (Python: train(data=...)), or try the embedded set: "
+                f"data={recipe.BUILT_IN}."
             )
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)

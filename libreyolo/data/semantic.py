@@ -92,12 +92,23 @@ def load_semantic(
     train = _load_split(listings["train"], "train", description, options)
     if train is None:
         raise UserError(f"{description.path}: train: holds no picture; correct it.")
-    if not train.class_pixels[:-1].any():
-        logger.warning("%s: every pixel of the training masks is ignored; nothing can be learnt.", description.path)
+    _warn_of_absent_classes(description.path, train, names)
     val = _load_split(listings["val"], "val", description, options)
     if val is None:
         logger.warning("%s: there are no val: pictures, so nothing is validated.", description.path)
     return SemanticData(description.path, names, train, val, description, options)
+
+
+def _warn_of_absent_classes(path: Path, train: MaskedSet, names: dict[int, str]) -> None:
+    absent = [name for class_id, name in names.items() if not train.class_pixels[class_id]]
+    if len(absent) == len(names):
+        logger.warning("%s: every pixel of the training masks is ignored; nothing can be learnt.", path)
+    elif absent:
+        hint = ""
+        if len(names) - len(absent) == 1 and train.class_pixels[-1]:
+            hint = "; where masks hold 0 and 255 and mean a class by 255, say so: label_mapping: {0: 0, 255: 1}"
+        shown = ", ".join(absent[:5]) + (f" and {len(absent) - 5} more" if len(absent) > 5 else "")
+        logger.warning("%s: no pixel of the training masks has the class %s%s.", path, shown, hint)
 
 
 def _has_masks(description: DatasetYaml, rules: MaskRules, pictures: Sequence[str]) -> bool:

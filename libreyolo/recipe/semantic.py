@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from libreyolo.errors import UserError
 from libreyolo.recipe import checks
@@ -14,6 +14,8 @@ from libreyolo.recipe.classes import ClassesRecipe
 @dataclass
 class SemanticRecipe(ClassesRecipe):
     """Semantic segmentation: where it is judged, and the augmentation of a picture with its mask."""
+
+    BUILT_IN: ClassVar[str] = "shapes-semantic"
 
     eval_imgsz: Any = key(None, "input of validation and prediction in pixels: a side, or [height, width]; null: as imgsz")
     rescale: list[float] = key([0.5, 2.0], "range of the zoom of a picture before its crop, relative to how it is judged")

@@ -162,6 +162,18 @@ def test_a_set_whose_pixels_are_all_ignored_is_warned_about(build: Build, caplog
     assert "there are no val: pictures" in caplog.text
 
 
+def test_a_class_without_a_pixel_is_warned_about_and_masks_of_0_and_255_are_explained(build: Build, caplog: pytest.LogCaptureFixture) -> None:
+    load_semantic(build([striped(0, 1)]))
+    assert "no pixel of the training masks has the class sky." in caplog.text
+    caplog.clear()
+    path = build([striped(0, 255)])
+    load_semantic(path)
+    assert "has the class car, sky; where masks hold 0 and 255 and mean a class by 255, say so: label_mapping: {0: 0, 255: 1}" in caplog.text
+    write_text(path, path.read_text() + "label_mapping: {0: 0, 255: 1}\n")
+    half = HW[0] * HW[1] // 2
+    assert load_semantic(path).train.class_pixels.tolist() == [half, half, 0, 0]
+
+
 # --- the cached scan ----------------------------------------------------------------------------------------------------------------------
 
 
