@@ -167,7 +167,7 @@ def load(path: Path) -> Weights:
 
 
 def evaluation_arguments(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the training that wrote a checkpoint judged it, as arguments; {} for a plain weights file."""
+    """Return how the training that wrote a checkpoint judged it, as arguments, the input size apart; {} for a plain weights file."""
     config = content.get("config")
     if not isinstance(config, Mapping):
         return {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from libreyolo.data.semantic import load_semantic
-from libreyolo.data.semantic_shapes import NAMES, class_mask, make_semantic_shapes
+from libreyolo.data.semantic_shapes import COLORS, NAMES, class_mask, leaning, make_semantic_shapes
 from libreyolo.data.shape_scene import SHAPES, draw_scene
 
 # Of the masks of the first eight scenes. A change means that every user gets another demo set: raise shapes.VERSION with it.
@@ -25,6 +25,13 @@ def test_a_pixel_has_the_class_of_the_object_that_is_seen_there() -> None:
             assert (mask[seen] == label + 1).all()
         assert (mask[~scene.masks.any(axis=0)] == 0).all()
     assert digest.hexdigest() == PINNED
+
+
+def test_a_pixel_leans_half_way_to_the_colour_of_its_class() -> None:
+    scene = draw_scene((0, 0, 3), size=48)
+    drawn, mask = leaning(scene).astype(int), class_mask(scene)
+    assert len(np.unique(mask)) > 2
+    assert np.abs(drawn - (scene.picture + COLORS[mask]) / 2).max() <= 1
 
 
 def test_the_set_is_read_back_as_it_was_drawn_and_used_again(tmp_path: Path) -> None:
