@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ import torch
 from libreyolo.data.loader import available_cpus, resolve_workers
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.batch import Batch
+from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -75,11 +76,26 @@ class Assembly(Protocol):
     def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
         """Return what predicts; `settings` are those of `predict` that the caller gave. Raises UserError for one that this task has not."""
 
+    @classmethod
+    def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
+        """Look at a whole data set without training on it; every mistake of the user's becomes a finding, none is raised, nothing is written.
+
+        A task without readers of its own takes another's (`check = DetectionAssembly.check`).
+        """
+
     def pictures(self, run_dir: Path) -> list[Listener]:
         """Return the listeners that draw this task's pictures."""
 
     def close(self) -> None:
         """Give back shared memory."""
+
+
+@runtime_checkable
+class HasExample(Protocol):
+    """An assembly that can name a picture to try a trained model on."""
+
+    def example(self) -> Path | None:
+        """Return a picture file that was not trained on, or one that was where there is no other; None where there is no file."""
 
 
 def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:

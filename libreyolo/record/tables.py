@@ -37,8 +37,10 @@ Row = dict[str, Value]
 class ResultsTable(Listener):
     """Writes results.csv and metrics.jsonl, a row after each epoch.
 
-    The first ten columns are fixed, the others follow in the order in which they first came; a new one is added at the end and both files
-    are written anew. Missing values are empty (null), booleans 0 or 1; a number that is not finite is left empty and warned about, so the
+    The first ten columns are fixed, the others follow in the order in which they first came: parts of the loss, metrics, learning rates,
+    "system/..." (speed, waiting, memory), and the metrics of every class ("class/cat/mAP50-95"), in both files, so that a name means the same
+    number in every record. A new column is added at the end and both files are written anew. Missing values are empty (null), booleans 0 or 1;
+    a number that is not finite is left empty and warned about, so the
     files always parse. A resumed run drops the rows from its start epoch on (they may be of a run that died before its checkpoint) and
     keeps the earlier ones; a run from the first epoch starts both files anew.
     """
@@ -80,7 +82,7 @@ class ResultsTable(Listener):
         return json.dumps({name: row.get(name) for name in self._columns}, allow_nan=False, ensure_ascii=False) + "\n"
 
     def _write_all(self) -> None:
-        lines = [_csv_line(self._columns), *(_csv_line(_cell(row.get(name)) for name in self._columns) for row in self._rows)]
+        lines = [_csv_line(map(_cell, self._columns)), *(_csv_line(_cell(row.get(name)) for name in self._columns) for row in self._rows)]
         write_text(self.csv_path, "".join(lines))
         write_text(self.jsonl_path, "".join(self._json_line(row) for row in self._rows))
 
@@ -125,6 +127,9 @@ def _plain(name: str, value: Any, epoch: int) -> Value:
 
 
 def _cell(value: Value) -> str:
+    """Return a value as its cell; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
     return "" if value is None else str(value)
 
 
