@@ -6,5 +6,16 @@ from libreyolo.recipe.classes import ClassesRecipe
 from libreyolo.recipe.classify import ClassifyRecipe
 from libreyolo.recipe.detection import DetectionRecipe
 from libreyolo.recipe.point import PointRecipe
+from libreyolo.recipe.semantic import SemanticRecipe
 
-__all__ = ["BoxesRecipe", "ClassesRecipe", "ClassifyRecipe", "DetectionRecipe", "PointRecipe", "Recipe", "check_keys", "recipe_fields"]
+__all__ = [
+    "BoxesRecipe",
+    "ClassesRecipe",
+    "ClassifyRecipe",
+    "DetectionRecipe",
+    "PointRecipe",
+    "Recipe",
+    "SemanticRecipe",
+    "check_keys",
+    "recipe_fields",
+]
