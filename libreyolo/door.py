@@ -66,6 +66,10 @@ def enter(main: Callable[[], Any]) -> None:
             threading.Event().wait(SECONDS_FOR_RANK_0)
             sys.exit(1)
         sys.exit(told)
+    finally:
+        page = hydra_runs.write_report()
+        if page is not None:
+            sys.stderr.write(f"The sweep's jobs side by side: {page}\n")
 
 
 class _Told(BaseException):

@@ -3,5 +3,6 @@
 from libreyolo.results.base import Result, save_all
 from libreyolo.results.classify import ClassifyResult
 from libreyolo.results.detection import DetectionResult
+from libreyolo.results.point import PointResult
 
-__all__ = ["ClassifyResult", "DetectionResult", "Result", "save_all"]
+__all__ = ["ClassifyResult", "DetectionResult", "PointResult", "Result", "save_all"]

@@ -19,6 +19,7 @@ from libreyolo.data.shapes import make_shapes
 DATASETS: dict[str, Callable[[Path, int], Path]] = {
     "classify": lambda folder, count: make_class_shapes(folder, num_train=count, num_val=2, size=64),
     "detect": lambda folder, count: make_shapes(folder, num_train=count, num_val=2, size=64),
+    "point": lambda folder, count: make_shapes(folder, num_train=count, num_val=2, size=64),
 }
 
 Pictures = dict[int, tuple[int, float, bytes]]  # place in the epoch -> index, weight, pixels

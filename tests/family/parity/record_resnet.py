@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from compare import gradient_norms, keys_of, spread, summary, take_batch_statistics
 from fill import fill, pictures
-from libreyolo.models.resnet.nn import ResNet
-from libreyolo.models.resnet.utils import preprocess_numpy
-from libreyolo.training.classification import classification_loss
 from PIL import Image
 
 from libreyolo import LibreYOLO
+from libreyolo.models.resnet.nn import ResNet
+from libreyolo.models.resnet.utils import preprocess_numpy
+from libreyolo.training.classification import classification_loss
 
 SIDE = 64
 SIZES = ("18", "34", "50", "101")
