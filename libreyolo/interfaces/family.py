@@ -29,7 +29,7 @@ class Family:
     recipe: its dataclass of arguments.
     input: its input convention.
     spawns: whether more than one GPU starts processes by itself.
-    default_nc: classes of a network that is built before any data is known.
+    default_nc: classes of a network that is built before any data is known; 0 where the task has none.
     backbones: size -> address of its backbone's ImageNet weights, which `pretrained=true` then means; empty: it means the published weights of
         the whole network. Needs `from_backbone(state, size)` in `network`.
     """

@@ -3,5 +3,6 @@
 from libreyolo.recipe.base import Recipe, check_keys, recipe_fields
 from libreyolo.recipe.classes import ClassesRecipe
 from libreyolo.recipe.detection import DetectionRecipe
+from libreyolo.recipe.restore import RestoreRecipe
 
-__all__ = ["ClassesRecipe", "DetectionRecipe", "Recipe", "check_keys", "recipe_fields"]
+__all__ = ["ClassesRecipe", "DetectionRecipe", "Recipe", "RestoreRecipe", "check_keys", "recipe_fields"]

@@ -7,7 +7,7 @@ and override the numbers that differ. Every field carries its meaning in `metada
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from libreyolo.errors import UserError, nearest
 from libreyolo.recipe import checks
@@ -25,7 +25,9 @@ LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 
 @dataclass
 class Recipe:
-    """Arguments that every task and family shares."""
+    """Arguments that every task and family shares. BUILT_IN: the name of the task's embedded set."""
+
+    BUILT_IN: ClassVar[str] = "shapes"
 
     # What is trained, and on what
     family: str = key("???", "model family, set by model=")
@@ -143,6 +145,10 @@ class Recipe:
 
     def lr_scales(self) -> dict[str, float]:
         """Return factors of the learning rate by parameter-name prefix (none here)."""
+        return {}
+
+    def file_extras(self) -> dict[str, Any]:
+        """Return what weights files of this training say beside their nine keys (nothing here); None takes out what the start weights said."""
         return {}
 
     def loss_options(self) -> dict[str, Any]:
