@@ -68,7 +68,7 @@ class Saver:
             "optimizer": _plain(self.optimizer.state_dict()),
             "epoch": summary.epoch,
             "config": self.config,
-            "loss": float(sum(summary.losses.values())),
+            "loss": float(summary.loss or 0.0),
             "best_mAP50_95": best or 0.0,
             "best_mAP50": float(self.progress.best_metrics.get("metrics/mAP50", 0.0)) if is_map else best or 0.0,
             "best_metric_key": self.best_metric,

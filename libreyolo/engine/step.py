@@ -48,6 +48,7 @@ class TrainStep:
         self._scale: float | None = None  # as last read; None until the first step, for a resumed run sets it first
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.world_size = collectives.world_size()
+        self.shown_only: frozenset[str] = frozenset()  # reports of the last step's terms that are no part of the loss
 
     def __call__(self, window: Sequence[Any], pictures: Sequence[int]) -> tuple[dict[str, Tensor], bool]:
         """Train on one window.
@@ -72,7 +73,9 @@ class TrainStep:
                 else:
                     multipliers, values = self._multipliers(terms, known, pictures[index] / num_pictures)
                     _add(parts, terms, multipliers, values)
-                loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in terms]).sum() * self.world_size
+                trained = [name for name in terms if terms[name].trained]
+                self.shown_only = frozenset(term.report or name for name, term in terms.items() if not term.trained)
+                loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in trained]).sum() * self.world_size
                 self.scaler.scale(loss).backward()
         if waiting:
             parts = self._divide_window(waiting, 1.0 / num_pictures)

@@ -47,7 +47,10 @@ class Plan:
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """What happened in an epoch, for records and checkpoints. `validation` is None where none was due."""
+    """What happened in an epoch, for records and checkpoints. `validation` is None where none was due.
+
+    losses: what records show by name; those in `shown_only` are no part of the loss.
+    """
 
     epoch: int  # zero-based
     losses: dict[str, float]
@@ -55,6 +58,13 @@ class EpochSummary:
     validation: Validation | None
     is_best: bool
     seconds: float
+    shown_only: frozenset[str] = frozenset()
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of the whole loss; None where no step was taken."""
+        parts = [value for name, value in self.losses.items() if name not in self.shown_only]
+        return sum(parts) if parts else None
 
 
 class Trainer:
@@ -114,7 +124,7 @@ class Trainer:
         is_best = self._judge(epoch, validation)
         self.progress.seconds += time.perf_counter() - started
         lrs = [float(group["lr"]) for group in self.step.optimizer.param_groups]
-        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds)
+        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds, self.step.shown_only)
         self._record(summary)
         self.save(summary)
         return replace(summary, validation=validation and Validation(validation.metrics))
@@ -218,7 +228,7 @@ class Trainer:
         row: dict[str, Any] = {
             "epoch": summary.epoch + 1,
             "time": round(summary.seconds, 3),
-            "train/loss": sum(summary.losses.values()) if summary.losses else None,
+            "train/loss": summary.loss,
             "validated": summary.validation is not None,
             "is_best": summary.is_best,
             "current_metric": metrics.get(name),
