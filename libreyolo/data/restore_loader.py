@@ -161,12 +161,9 @@ def whole_batch(pictures: Sequence[np.ndarray], stride: int) -> RestoreBatch:
 
 def collate_train(samples: list[TrainSample]) -> HostBatch:
     """Return the host batch of crops."""
-    plans = [sample.plan for sample in samples]
-    turns = torch.tensor([(plan.mirrored, plan.upside_down, plan.transposed) for plan in plans])
-    hw = samples[0].given.shape[:2]
-    return HostBatch(
-        _stacked([s.given for s in samples]), _stacked([s.target for s in samples]), turns, _without_pictures(samples, [hw] * len(samples))
-    )
+    turns = torch.tensor([(s.plan.mirrored, s.plan.upside_down, s.plan.transposed) for s in samples])
+    batch = _without_pictures(samples, [s.given.shape[:2] for s in samples])
+    return HostBatch(_stacked([s.given for s in samples]), _stacked([s.target for s in samples]), turns, batch)
 
 
 def collate_eval(samples: list[EvalSample]) -> HostBatch:

@@ -59,13 +59,14 @@ def fill_up(picture: np.ndarray, hw: tuple[int, int]) -> np.ndarray:
 
 
 def turn(pictures: Tensor, turns: Tensor) -> Tensor:
-    """Return pictures [B, C, H, W] mirrored, put upside down and transposed as `turns` [B, 3] bool says, in this order; H = W where any is transposed.
+    """Return pictures [B, C, H, W], contiguous, mirrored, put upside down and transposed as `turns` [B, 3] bool says, in this order.
 
-    All eight positions of a square are reached: a quarter turn is a mirror image, transposed. Nothing is interpolated.
+    H = W where any is transposed. All eight positions of a square are reached: a quarter turn is a mirror image, transposed. Nothing is interpolated.
     """
     mirrored, upside_down, transposed = turns[:, :, None, None, None].unbind(1)
     pictures = torch.where(mirrored, pictures.flip(3), pictures)
     pictures = torch.where(upside_down, pictures.flip(2), pictures)
     if pictures.shape[2] != pictures.shape[3]:
         return pictures
-    return torch.where(transposed, pictures.transpose(2, 3), pictures)
+    # Contiguous, or the strides (and with them the kernels behind) would depend on what was drawn.
+    return torch.where(transposed, pictures.transpose(2, 3), pictures).contiguous()
