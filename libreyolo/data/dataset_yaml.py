@@ -67,7 +67,9 @@ def absolute(path: str | Path, base: Path) -> Path:
 def find_yaml(data: str | Path, cwd: Path) -> Path:
     """Return the absolute path of the data.yaml that `data` means; see the rules above. Raises UserError with every place tried."""
     if not isinstance(data, (str, Path)) or not str(data).strip():
-        raise UserError(f"data={data!r} is no data set: give the path of a data.yaml, a folder that holds one, or a built-in name: {', '.join(BUILT_IN)}.")
+        raise UserError(
+            f"data={data!r} is no data set: give the path of a data.yaml, a folder that holds one, or a built-in name: {', '.join(BUILT_IN)}."
+        )
     place = absolute(data, cwd)
     tried = [place, *(place.with_name(place.name + suffix) for suffix in (".yaml", ".yml"))]
     if place.is_dir():

@@ -16,12 +16,15 @@ Line = tuple[list[int], list[float]]
 # What a task's figure shows of its metrics, most important first; a task with none of them shows its first four.
 SHOWN = ("mAP50-95", "mAP50", "precision", "recall", "accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM")
 MAX_METRICS = 4
+IN_DECIBELS = ("PSNR",)  # drawn on a scale of their own, or the others would be a flat line at the bottom
+BESIDE_THE_LOSS = ("psnr",)  # what is reported with the losses and is none
 
 
 def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Write the diagram of all rows (as `read_results` gives them); cells without a finite number are skipped."""
     lines = _lines(rows)
     losses = {name.removeprefix("train/").removesuffix("_loss"): line for name, line in lines.items() if name.startswith("train/")}
+    losses = {name: line for name, line in losses.items() if name not in BESIDE_THE_LOSS}
     metrics = {name.removeprefix("metrics/"): line for name, line in lines.items() if name.startswith("metrics/")}
     shown = {name: metrics[name] for name in SHOWN if name in metrics} or metrics
     rates = {name.removeprefix("lr/"): line for name, line in lines.items() if name.startswith("lr/")}
@@ -29,8 +32,7 @@ def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
         left, middle, right = figure.subplots(1, 3)
         _panel(left, "Training loss", {("total" if name == "loss" else name): line for name, line in losses.items()})
         _log_if_wide(left, [value for _, values in losses.values() for value in values])
-        _panel(middle, "Validation", dict(list(shown.items())[:MAX_METRICS]))
-        _mark_best(middle, rows)
+        _draw_metrics(middle, dict(list(shown.items())[:MAX_METRICS]), rows)
         _panel(right, "Learning rate", _merge_equal(rates))
         if rates:
             right.set_ylim(bottom=0)
@@ -61,6 +63,29 @@ def _panel(axes: Axes, title: str, lines: dict[str, Line]) -> None:
         axes.legend(loc="best")
     else:
         axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", va="center", color="#888888")
+
+
+def _draw_metrics(axes: Axes, metrics: dict[str, Line], rows: Sequence[dict[str, Any]]) -> None:
+    """Draw the metrics and the best one; beside those in decibels the others have the right-hand scale."""
+    decibels = {f"{name}, dB": line for name, line in metrics.items() if name in IN_DECIBELS}
+    if not decibels:
+        _panel(axes, "Validation", metrics)
+        _mark_best(axes, rows)
+        return
+    _panel(axes, "Validation", decibels)
+    _mark_best(axes, rows)
+    others = {name: line for name, line in metrics.items() if name not in IN_DECIBELS}
+    if others:
+        right = axes.twinx()
+        right.set_prop_cycle(color=style.PALETTE[len(decibels) :])
+        _panel(right, "", others)
+        right.set_xlabel("")
+        right.grid(False)
+        right.spines["right"].set_visible(True)
+        handles = [*axes.get_legend_handles_labels()[0], *right.get_legend_handles_labels()[0]]
+        right.legend(handles=handles, loc="lower right")
+        if (own := axes.get_legend()) is not None:
+            own.remove()
 
 
 def _log_if_wide(axes: Axes, values: list[float]) -> None:

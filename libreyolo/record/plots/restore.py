@@ -16,7 +16,7 @@ from libreyolo.record.plots.listener import PictureListener, attempt
 from libreyolo.record.plots.style import shorten
 
 TILE, GAP, HEAD = 300, 6, 24
-DETAIL = 48  # pixels of the magnified detail each way
+DETAIL = 48  # pixels of the magnified detail each way, at most; a third of the picture where that is less
 COLOR = (213, 94, 0)
 MAX_SAMPLES = 8
 
@@ -77,10 +77,10 @@ def _row(sample: RestoreSample) -> Image.Image:
 
 
 def _worst_detail(sample: RestoreSample) -> tuple[int, int, int, int]:
-    """Return (x0, y0, x1, y1) of the square of at most DETAIL pixels with the largest squared error."""
+    """Return (x0, y0, x1, y1) of the square of the detail's size with the largest squared error."""
     error = np.square(sample.restored.astype(np.float64) - sample.target).sum(axis=2)
     height, width = error.shape
-    side = min(DETAIL, height, width)
+    side = max(1, min(DETAIL, min(height, width) // 3))
     sums = np.pad(error, ((1, 0), (1, 0))).cumsum(axis=0).cumsum(axis=1)
     boxes = sums[side:, side:] - sums[:-side, side:] - sums[side:, :-side] + sums[:-side, :-side]
     y, x = np.unravel_index(int(boxes.argmax()), boxes.shape)

@@ -30,18 +30,24 @@ def draw_pair_data(sizes: np.ndarray, psnr: np.ndarray, crop: tuple[int, int], p
         area = np.clip(200 * counts / counts.max(), 12, None)
         left.scatter(shapes[:, 1], shapes[:, 0], s=area, color=style.PALETTE[0], alpha=0.7, edgecolors="none", zorder=3, label="pictures")
         most = 1.1 * max(float(sizes.max()), *crop)
-        left.set(xlim=(0, most), ylim=(0, most), xlabel="width", ylabel="height", title=f"{len(sizes)} pictures of {len(shapes)} sizes")
+        left.set(xlim=(0, most), ylim=(0, most), xlabel="width", ylabel="height", title=f"{len(sizes)} pairs of {_counted(len(shapes), 'size')}")
         left.set_aspect("equal")
         left.legend(loc="lower right")
         right.hist(psnr, bins=min(24, max(6, len(psnr) // 3)), color=style.PALETTE[2], rwidth=0.9)
         right.grid(axis="x", visible=False)
-        right.set(xlabel="PSNR of the input, dB", ylabel="pictures", title=f"What is wrong with {len(psnr)} of them: {psnr.mean():.2f} dB on average")
+        right.set(
+            xlabel="PSNR of the input, dB", ylabel="pictures", title=f"Damage: {psnr.mean():.2f} dB on average of {_counted(len(psnr), 'picture')}"
+        )
+
+
+def _counted(count: int, word: str) -> str:
+    return f"one {word}" if count == 1 else f"{count} {word}s"
 
 
 def draw_pair_batch(inputs: Sequence[np.ndarray], targets: Sequence[np.ndarray], path: Path) -> None:
     """Write up to 12 crops, each input beside its target; uint8 [H, W, 3] RGB, all of one size."""
     num = min(len(inputs), MAX_PAIRS)
-    columns = max(1, round(math.sqrt(num / 2)))
+    columns = min(3, math.ceil(num / 2))
     rows = max(1, math.ceil(num / columns))
     tile_w = (SHEET // columns - 3 * GAP) // 2
     height, width = inputs[0].shape[:2]
