@@ -35,9 +35,8 @@ def draw_pair_data(sizes: np.ndarray, psnr: np.ndarray, crop: tuple[int, int], p
         left.legend(loc="lower right")
         right.hist(psnr, bins=min(24, max(6, len(psnr) // 3)), color=style.PALETTE[2], rwidth=0.9)
         right.grid(axis="x", visible=False)
-        right.set(
-            xlabel="PSNR of the input, dB", ylabel="pictures", title=f"Damage: {psnr.mean():.2f} dB on average of {_counted(len(psnr), 'picture')}"
-        )
+        right.set(xlabel="PSNR of the input, dB", ylabel="pictures")
+        right.set_title(f"Damage: {psnr.mean():.2f} dB on average of {_counted(len(psnr), 'picture')}")
 
 
 def _counted(count: int, word: str) -> str:
