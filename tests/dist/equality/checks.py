@@ -34,7 +34,7 @@ GRADIENT = {"lr0": 1.0, "weight_decay": 0.0, "max_steps": 1}
 @dataclass(frozen=True)
 class Check:
     """family: its name. objects: per picture of the epoch. part: the rows of them that are trained on, None for all. keys: recipe keys over
-    PLAIN. frozen_norms: BatchNorm stands still.
+    PLAIN. frozen_norms: BatchNorm stands still. network: what the network is built with beside its size.
     """
 
     family: str
@@ -43,6 +43,7 @@ class Check:
     keys: Mapping[str, Any] = field(default_factory=dict)
     frozen_norms: bool = False
     double: bool = True
+    network: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def run(check: Check) -> Outcome:
     imgsz = max(64, 2 * family.input.stride)
     recipe = schema.resolve(family, size, {"imgsz": imgsz, **PLAIN, **check.keys})
     dtype = torch.float64 if check.double else torch.float32
-    net = build.training_network(family, recipe, NC, build.Start(None, {}, "random weights")).to(dtype)
+    net = build.training_network(family, recipe, NC, build.Start(None, check.network, "random weights")).to(dtype)
     without_dropout(net)
     if check.frozen_norms:
         recipe = replace(recipe, freeze=[name for name, module in net.named_modules() if isinstance(module, _BatchNorm)])

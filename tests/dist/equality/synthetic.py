@@ -15,11 +15,12 @@ from torch import Tensor
 from libreyolo.assembly.parts import Seat
 from libreyolo.data import sampler
 from libreyolo.data.sampler import Item
-from libreyolo.interfaces.batch import Batch, DetectionBatch
+from libreyolo.interfaces.batch import Batch, DetectionBatch, RestoreBatch
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
 from libreyolo.recipe.checks import image_hw
 from libreyolo.tasks.detection import DetectionTask
+from libreyolo.tasks.restore import RestoreTask
 
 NC = 3
 
@@ -67,6 +68,27 @@ def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.
     return Synthetic(task, pictures, _crop_boxes)
 
 
+def restore(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise and other noise that it should become. `objects` only says how many pictures there are: every pixel counts."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    images, targets = torch.rand(2, count, 3, height, width, generator=draw, dtype=dtype)
+    size = torch.tensor([[height, width]] * count)
+    pictures = RestoreBatch(
+        images=images,
+        weight=torch.ones(count),
+        index=torch.arange(count),
+        epoch=0,
+        key=torch.zeros(count, 2, dtype=torch.int64),
+        targets=targets,
+        input_hw=size,
+        picture_hw=size,
+    )
+    task = RestoreTask(criterion=family.loss.build(**recipe.loss_options()), restore=family.decode.restore, spec=family.input)
+    return Synthetic(task, pictures, lambda batch: batch)
+
+
 def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
     most = max(1, int(batch.num_boxes.max()))
     return replace(batch, boxes=batch.boxes[:, :most], labels=batch.labels[:, :most], valid=batch.valid[:, :most])
@@ -79,7 +101,7 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 # Task -> (family, recipe, objects per picture, dtype) -> its pictures. A picture's "objects" are what its normaliser counts.
-FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect}
+FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect, "restore": restore}
 
 
 class SyntheticLoader:
