@@ -133,7 +133,9 @@ def test_targets_that_are_larger_by_one_factor_are_told_as_such(tmp_path: Path) 
     for name in ("a.png", "b.png"):
         save_picture(tmp_path / "inputs" / name)
         save_picture(tmp_path / "targets" / name, (96, 128))
-    assert "enlarging by 4 is not trained here, give each input a target of its own size" in told(write_text(tmp_path / "data.yaml", "train: inputs\n"))
+    assert "enlarging by 4 is not trained here, give each input a target of its own size" in told(
+        write_text(tmp_path / "data.yaml", "train: inputs\n")
+    )
 
 
 def test_deep_grey_and_turned_pictures_are_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
