@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from libreyolo.api import LibreYOLO
+    from libreyolo.assembly import check
 
-__all__ = ["LibreYOLO"]
+__all__ = ["LibreYOLO", "check"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from libreyolo.api import LibreYOLO
 
         return LibreYOLO
+    if name == "check":
+        from libreyolo.assembly import check
+
+        return check
     raise AttributeError(f"module 'libreyolo' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""The shell's door to a trained model: python -m libreyolo val|predict ..."""
+"""The shell's door: python -m libreyolo check|val|predict ..."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from launch import is_one_sentence
+from libreyolo.errors import printable
+from libreyolo.interfaces.family import FILE_SUFFIX
+from libreyolo.record.run_log import SafeFormatter
 
 EXAMPLES = """examples:
+  python -m libreyolo check my.yaml
+  python -m libreyolo check my.yaml --save samples.png
   python -m libreyolo val outputs/2026-01-31/12-00-00-1a2b/weights/best.pt
   python -m libreyolo val LibreYOLO9s.pt --data my.yaml --split test
   python -m libreyolo predict best.pt photo.jpg --conf 0.4
@@ -20,7 +26,9 @@ EXAMPLES = """examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; return the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    terminal = logging.StreamHandler()
+    terminal.setFormatter(SafeFormatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[terminal])
     chosen = _parser().parse_args(arguments)
     try:
         return int(chosen.run(chosen))
@@ -34,11 +42,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m libreyolo",
-        description="Use a trained model from the shell. Training: python train.py --help.",
+        description="Look at a data set, or use a trained model. Training: python train.py --help.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    check = commands.add_parser(
+        "check",
+        help="look at a data set before training on it",
+        description="Count what a training would read, skip and drop, and why; look for leaks between the splits. Nothing is written into the data. "
+        "The exit code is 1 where a training would stop.",
+    )
+    check.add_argument("data", help="data.yaml, or what the task's training takes as data")
+    check.add_argument("--task", default="detect", choices=tuple(FILE_SUFFIX))
+    check.add_argument("--save", metavar="FILE.png", help="write a page of samples with their labels")
+    check.add_argument("--places", type=int, default=5, metavar="N", help="files shown for each finding (5)")
+    check.set_defaults(run=_check)
     val = commands.add_parser(
         "val", help="metrics of a model on a split", formatter_class=argparse.ArgumentDefaultsHelpFormatter, argument_default=argparse.SUPPRESS
     )
@@ -77,6 +96,20 @@ def _given(chosen: argparse.Namespace) -> dict[str, Any]:
     return {k: v for k, v in vars(chosen).items() if k not in ("model", "source", "run")}
 
 
+def _check(chosen: argparse.Namespace) -> int:
+    from libreyolo.assembly import check
+    from libreyolo.record.data_report import write_report
+
+    report = check(chosen.data, task=chosen.task)
+    write_report(report, sys.stdout, num_places=chosen.places)
+    if chosen.save and report.draw_samples is None:
+        sys.stdout.write("There is nothing to draw.\n")
+    elif chosen.save and report.draw_samples is not None:
+        report.draw_samples(Path(chosen.save))
+        sys.stdout.write(f"Samples: {printable(chosen.save)}\n")
+    return int(report.has_errors)
+
+
 def _val(chosen: argparse.Namespace) -> int:
     from libreyolo.api import LibreYOLO
 
@@ -91,7 +124,7 @@ def _predict(chosen: argparse.Namespace) -> int:
 
     results = LibreYOLO(chosen.model).predict(chosen.source, **_given(chosen))
     for result in results:
-        sys.stdout.write(f"{result.path}: {result.summary()}\n")
+        sys.stdout.write(printable(f"{result.path}: {result.summary()}") + "\n")
     sys.stdout.write(f"Pictures: {chosen.save}\n")
     return 0
 

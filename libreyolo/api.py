@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import launch
-from libreyolo import build, resume, run, run_files, schema
+from libreyolo import autobatch, build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
@@ -181,6 +181,7 @@ class LibreYOLO:
 
     def _train_alone(self, job: run.Job, place: Place, device: torch.device) -> run.Outcome:
         """Train in this process, the only rank."""
+        job = autobatch.settled(job, device, 1)
         launch.check_divisible(job.recipe.batch, 1)
         with deterministic_kernels(job.recipe.deterministic):
             return train_at(job, Seat(0, 1, 1, device), place)
@@ -189,30 +190,37 @@ class LibreYOLO:
         """Train in this process, one rank of those that somebody started: torchrun, srun, or `_train_spawned`."""
         recipe = job.recipe
         name, note = launch.check_device(environment, recipe.device, cuda_count=torch.cuda.device_count())
-        launch.check_divisible(recipe.batch, environment.world_size)
+        device, job = torch.device(name), replace(job, note="\n".join(filter(None, (job.note, note))))
+        measured = autobatch.on_rank_0(job, device, rank=environment.rank, world_size=environment.world_size)
+        if recipe.batch != autobatch.MEASURE:
+            launch.check_divisible(recipe.batch, environment.world_size)
         timeout = timedelta(minutes=recipe.ddp_timeout)
         with (
             launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=name),
             deterministic_kernels(recipe.deterministic),
         ):
-            seat = Seat(environment.rank, environment.world_size, environment.local_world_size, torch.device(name))
+            seat = Seat(environment.rank, environment.world_size, environment.local_world_size, device)
+            job = autobatch.agreed(job, measured, device)
             earlier = collectives.broadcast_object(earlier_life(job, place) if seat.rank == 0 else None)
             if earlier is not None:
                 place = replace(place, run_dir=earlier, restarted=True)
                 if (earlier / "weights" / "last.pt").exists():
-                    job = self._job({**typed, "resume": str(earlier)}, job.callbacks, place.cwd, restarted=True)
-            return train_at(replace(job, note=note), seat, place)
+                    job = replace(self._job({**typed, "resume": str(earlier)}, job.callbacks, place.cwd, restarted=True), note=job.note)
+            return train_at(job, seat, place)
 
     def _train_spawned(self, job: run.Job, typed: Mapping[str, Any], placement: launch.Placement, place: Place) -> run.Outcome:
         """Start one process per device; each rebuilds the model from a temporary file and walks the single-device path."""
         launch.require_spawn_support(
             self.family.name, self.family.spawns, f'LibreYOLO("{self.family.name}{self.size}").train', placement.num_processes
         )
+        job = autobatch.settled(job, torch.device(placement.device_for(0)), placement.num_processes)
         launch.check_divisible(job.recipe.batch, placement.num_processes)
         launch.choose_backend(placement.device_for(0), job.recipe.backend)  # one that can't be used is an error now, not in a worker
         # The workers' model is a plain weights file and the newest run may be another by then: they are told the checkpoint itself.
         arguments = {**typed, "resume": str(job.resumed.path) if job.resumed else False, "weights": self._origin or None}
-        order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place)
+        if job.recipe.batch != typed.get("batch"):  # measured here, once: every worker gets a plain number
+            arguments["batch"] = job.recipe.batch
+        order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place, job.note)
         launch.check_can_spawn(_train_worker, (order,))
         folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
         try:
@@ -259,6 +267,8 @@ class LibreYOLO:
         if values["data"] is None and values.get("data_dir") is None:
             raise UserError("data is missing: say what to validate on, val(data='path/to/data.yaml'), in the shell --data path/to/data.yaml.")
         recipe = schema.resolve(self.family, self.size, values)
+        if recipe.batch == autobatch.MEASURE:
+            raise UserError("batch=-1 measures a training; give val a number of pictures, val(batch=16).")
         on_stride(recipe.imgsz, self.family.input.stride)
         device = self._pick_device(recipe.device)
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
@@ -339,13 +349,14 @@ class _Order:
     arguments: dict[str, Any]
     callbacks: list[Any]
     place: Place
+    note: str
 
 
 def _train_worker(order: _Order) -> run.Outcome:
     """Run in every spawned worker: the ordinary path, in which the rank variables are set."""
     worker = LibreYOLO(order.model)
     worker._origin = order.arguments["weights"] or ""  # not the temporary file
-    job = worker._job(order.arguments, order.callbacks, order.place.cwd)
+    job = replace(worker._job(order.arguments, order.callbacks, order.place.cwd), note=order.note)
     environment = launch.detect(os.environ)
     assert environment is not None, "a worker has its rank in the environment"
     return worker._train_rank(job, order.arguments, order.place, environment)

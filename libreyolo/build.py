@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from libreyolo.assembly.parts import Assembly, Seat
 from libreyolo.engine import collectives
 from libreyolo.engine.batchnorm import synchronise, warn_small_batch
+from libreyolo.engine.compilation import compiled
+from libreyolo.engine.cuda_graph import GraphedNetwork
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
+from libreyolo.engine.fusion import fuse
 from libreyolo.engine.optimizer import build_optimizer, parameter_groups
 from libreyolo.engine.precise_bn import recompute_statistics
 from libreyolo.engine.progress import Progress
@@ -23,7 +27,6 @@ from libreyolo.engine.step import TrainStep
 from libreyolo.engine.trainer import EpochSummary, Plan, Trainer
 from libreyolo.errors import UserError
 from libreyolo.interfaces.family import Family
-from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import Recipe
 from libreyolo.weights import transfer
 
@@ -92,7 +95,7 @@ class Training:
     bare: nn.Module
     ema: EMA | None
     optimizer: torch.optim.Optimizer
-    loaders: list[Loader]
+    stack: ExitStack  # what ends with the training
 
     def load_state(self, content: Mapping[str, Any]) -> None:
         """Put a training checkpoint back: weights, average, optimiser, scaler. Raises UserError for what is missing or does not fit."""
@@ -110,9 +113,8 @@ class Training:
             raise UserError(f"The checkpoint does not fit this run and was not resumed: {reason}") from error
 
     def close(self) -> None:
-        """End the loaders' workers."""
-        for loader in self.loaders:
-            loader.close()
+        """End the loaders' workers, and leave the network as it was made."""
+        self.stack.close()
 
 
 def training(
@@ -132,7 +134,10 @@ def training(
     if device.type == "cuda":
         bare = bare.to(memory_format=torch.channels_last)
     freeze(bare, recipe.freeze)
-    if seat.world_size > 1 and recipe.sync_bn:
+    over_ranks = seat.world_size > 1 and recipe.sync_bn
+    if recipe.fused and device.type == "cuda":
+        bare = fuse(bare, over_ranks=over_ranks)
+    if over_ranks:
         bare = synchronise(bare)
     warn_small_batch(bare, recipe.batch // seat.world_size, seat.world_size, recipe.sync_bn)
     ema = EMA(bare, decay=recipe.ema_decay, tau=recipe.ema_tau) if recipe.ema else None
@@ -146,7 +151,9 @@ def training(
         device=device,
     )
     task = assembly.task()
-    wrapped = collectives.wrap(bare, device)
+    stack = ExitStack()
+    stack.enter_context(compiled(bare, recipe.compile))
+    wrapped = _graphed(collectives.wrap(bare, device), recipe, seat)
     step = TrainStep(wrapped, task, optimizer, device=device, amp_dtype=amp_dtype(recipe, device), clip_max_norm=recipe.clip_max_norm)
     train_loader = assembly.train_loader(seat, recipe.batch)
     val_loader = assembly.val_loader(seat, max(recipe.batch // seat.world_size, 1)) if recipe.val else None
@@ -182,4 +189,18 @@ def training(
         tell=tell,
         before_last_validation=before_last_validation,
     )
-    return Training(trainer, bare, ema, optimizer, [loader for loader in (train_loader, val_loader) if loader])
+    for loader in filter(None, (train_loader, val_loader)):
+        stack.callback(loader.close)
+    return Training(trainer, bare, ema, optimizer, stack)
+
+
+def _graphed(net: nn.Module, recipe: Recipe, seat: Seat) -> nn.Module:
+    """Return what the step calls: the network, behind a CUDA graph where one is wished and can be."""
+    if not recipe.cuda_graph:
+        return net
+    if seat.world_size > 1 or seat.device.type != "cuda":
+        where = f"{seat.world_size} ranks" if seat.world_size > 1 else seat.device.type
+        if seat.rank == 0:
+            log.info("cuda_graph=true is for one GPU; on %s the network trains eagerly.", where)
+        return net
+    return GraphedNetwork(net)

@@ -6,6 +6,7 @@ non-zero exit code; in Python it is a `ValueError`. A real bug is never wrapped 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -19,6 +20,20 @@ class UserError(ValueError):
 
     one_sentence = True
     on_every_rank = True
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(printable(sentence))
+
+
+# C0 and C1 controls (a terminal obeys them), the separators that end a line, the marks that turn the direction of text, the byte
+# order mark, lone surrogates.
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return `text` as one line that is safe on a terminal and in a log: control characters are written as their escapes (`\\n`, `\\x1b`), those in
+    `keep` left as they are."""
+    return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -69,6 +69,8 @@ def open_checkpoint(path: Path) -> Resumed:
 def merged_arguments(resumed: Resumed, typed: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a resumed run: the saved ones, with what the user typed over them; every difference goes into its `changes`."""
     saved = {k: v for k, v in resumed.config.items() if k not in OF_THE_COMMAND}
+    if typed.get("batch") == -1 and "batch" in saved:  # what was measured then goes on: another batch would be another schedule
+        typed = {name: value for name, value in typed.items() if name != "batch"}
     for name, value in typed.items():
         if name in saved and saved[name] != value and name not in OF_THE_COMMAND:
             resumed.changes.append(f"resume: {name}={value} replaces the saved {name}={saved[name]}.")

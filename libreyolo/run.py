@@ -16,8 +16,9 @@ from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, Seat
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
-from libreyolo.engine.trainer import EpochSummary
+from libreyolo.engine.trainer import EpochSummary, Trainer
 from libreyolo.errors import UserError
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
@@ -45,7 +46,7 @@ class Job:
     cwd: Path
     resumed: Resumed | None = None
     callbacks: Sequence[Any] = ()
-    note: str = ""  # about the choice of devices, for the log
+    note: str = ""  # about the choice of devices and batch, for the log; lines
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
         run_files.write_environment(run_dir, world_size=seat.world_size, device=seat.device, source=source)
     steps = trainer.train_loader.steps(start_epoch)
     listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names))
+    _profile(trainer, recipe, run_dir, seat, stack)
     with _this_rank_alone():
         history = trainer.fit()
     unfinished = recipe.stop_after_epoch is not None and progress.epoch < recipe.epochs
@@ -187,6 +189,20 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
     result = _result(run_dir, history, progress, average)
     listeners.tell("on_train_end", TrainEnd(run_dir, result))
     return Outcome(run_dir, assembly.names, result)
+
+
+def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack: ExitStack) -> None:
+    """Record a window of steps where it is wished and there is one process."""
+    if not recipe.profile:
+        return
+    if seat.world_size > 1:
+        if seat.rank == 0:
+            log.warning("profile=true is ignored with %d ranks: profile on one GPU.", seat.world_size)
+        return
+    trainer.profiler = StepProfiler(
+        run_dir, trainer.bare, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace
+    )
+    stack.callback(trainer.profiler.close)
 
 
 class _Listeners:
@@ -219,8 +235,8 @@ class _Listeners:
 def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
     if seat.rank == 0:
         recipe = job.recipe
-        if job.note:
-            log.info("%s", job.note)
+        for line in filter(None, job.note.splitlines()):
+            log.info("%s", line)
         log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
         log.info(
             "%d rank(s) on %s%s, global batch %d (%d on each rank), torch %s",

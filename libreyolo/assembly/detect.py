@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from libreyolo.assembly import detect_check
 from libreyolo.assembly.detect_pictures import DetectionPictures
 from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
 from libreyolo.data.augment.settings import AugmentSettings
@@ -19,6 +20,7 @@ from libreyolo.data.image_set import ImageSet
 from libreyolo.data.picture_cache import RamPictures
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import DetectionBatch
+from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -124,6 +126,10 @@ class DetectionAssembly:
             prepare=lambda pictures, hw: letterbox_batch(pictures, hw, spec),
             result=lambda picture, detections, path: DetectionResult(picture, names, path, detections),
         )
+
+    @classmethod
+    def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
+        return detect_check.check(data, cwd=cwd)
 
     def _first_batch(self, epoch: int) -> DetectionBatch:
         """Return the first training batch of an epoch (at most 16 pictures), on the CPU."""

@@ -14,6 +14,7 @@ import torch
 from libreyolo.data.loader import available_cpus, resolve_workers
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.batch import Batch
+from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -74,6 +75,13 @@ class Assembly(Protocol):
     @classmethod
     def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
         """Return what predicts; `settings` are those of `predict` that the caller gave. Raises UserError for one that this task has not."""
+
+    @classmethod
+    def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
+        """Look at a whole data set without training on it; every mistake of the user's becomes a finding, none is raised, nothing is written.
+
+        A task without readers of its own takes another's (`check = DetectionAssembly.check`).
+        """
 
     def pictures(self, run_dir: Path) -> list[Listener]:
         """Return the listeners that draw this task's pictures."""

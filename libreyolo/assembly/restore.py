@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from libreyolo.assembly import restore_check
 from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
 from libreyolo.assembly.restore_pictures import RestorePictures
 from libreyolo.data.augment.pair import PairSettings
@@ -13,6 +14,7 @@ from libreyolo.data.restore import load_restore
 from libreyolo.data.restore_loader import eval_loader, train_loader, whole_batch
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import RestoreBatch
+from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -97,6 +99,10 @@ class RestoreAssembly:
             prepare=lambda pictures, hw: whole_batch(pictures, spec.stride),
             result=lambda picture, restored, path: RestoreResult(picture, {}, path, to_uint8(restored.pixels)),
         )
+
+    @classmethod
+    def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
+        return restore_check.check(data, cwd=cwd)
 
     def _first_batch(self, epoch: int) -> RestoreBatch:
         """Return the first training batch of an epoch (at most 16 pairs), on the CPU."""

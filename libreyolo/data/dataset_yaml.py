@@ -9,7 +9,11 @@ Rules:
 - `train`, `val`, `test`: a folder, a .txt list, a picture, a glob, or a list of those. `valid` is read as `val` where `val` is not given.
 - A relative source is looked for below `path`, then below the yaml's folder; `../x` also as `x` below the yaml's folder, because a well
   known exporter writes it so. Backslashes are read as slashes.
-- `names` is a list or a mapping from class id to name; a hole in a mapping becomes class_i with a warning. `nc` may be left out.
+- `names` is a list or a mapping from class id to name; a hole in a mapping becomes class_i with a warning. `nc` may be left out. Spaces around a
+  name mean nothing; one that holds control characters is refused, since names end up on terminals, in tables and in files.
+- `annotations: {train: x.json, val: y.json}` gives a split's boxes as COCO json instead of label files (coco_labels.py says how); the files are
+  looked for like sources.
+- `kpt_shape: [K, D]` says that label rows may carry K points of D numbers after the box, as pose sets do; a detector takes the box.
 - Every scalar is text as written: a class called `no` or `on` is no boolean, and one called `007` keeps its zeros.
 - Keys that are not listed here mean nothing. Nothing is ever downloaded.
 """
@@ -18,8 +22,10 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import reprlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -28,13 +34,19 @@ import yaml
 
 from libreyolo.data.shapes import built_in_shapes
 from libreyolo.data.shapes_restore import built_in_shapes_restore
-from libreyolo.errors import UserError, nearest
+from libreyolo.errors import UserError, nearest, printable
 
 logger = logging.getLogger(__name__)
+
+_SHOWN = reprlib.Repr()
+_SHOWN.maxstring, _SHOWN.maxother, _SHOWN.maxlist, _SHOWN.maxdict, _SHOWN.maxlevel = 120, 120, 4, 4, 2
 
 BUILT_IN: Mapping[str, Callable[[], Path]] = {"shapes": built_in_shapes, "shapes-restore": built_in_shapes_restore}
 SPLITS = ("train", "val", "test")
 _FILE_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+MAX_BYTES = 4 << 20  # a description of 20,000 classes has half a megabyte; PyYAML reads about a megabyte a second
+MAX_CLASSES = 100_000
+_MAX_MERGED = 100_000  # entries of one mapping: merge keys of merge keys would multiply without end
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,8 @@ class DatasetYaml:
     path: the absolute file. root: the absolute folder its sources are relative to. names: every id 0..nc-1; {} where the task has no classes.
     sources: split -> what the yaml says, one entry or more; () for a split that is absent or null.
     has_download: the yaml has a `download` key, which is not followed.
+    annotations: split -> the absolute COCO json with its boxes; splits with label files are not in it.
+    keypoint_numbers: how many numbers may follow the box in a label row, from `kpt_shape`; 0 where there is none.
     content: the whole mapping, every scalar as the text it is; a task reads its own keys in it.
     """
 
@@ -53,6 +67,8 @@ class DatasetYaml:
     sources: dict[str, tuple[str, ...]]
     has_download: bool
     content: Mapping[str, Any] = field(default_factory=dict)
+    annotations: dict[str, Path] = field(default_factory=dict)
+    keypoint_numbers: int = 0
 
     @property
     def nc(self) -> int:
@@ -60,8 +76,33 @@ class DatasetYaml:
 
 
 def absolute(path: str | Path, base: Path) -> Path:
-    """Return `path` (with ~ expanded) below `base` if it is relative, `..` taken out of the text and links left as they are."""
-    return Path(os.path.abspath(base / Path(path).expanduser()))  # noqa: PTH100 - resolve() would follow links and lose an `images` folder
+    """Return `path` (with ~ expanded) below `base` if it is relative, `..` taken out of the text and links left as they are.
+
+    Raises UserError for text that can name no file.
+    """
+    try:
+        expanded = Path(path).expanduser()
+        if b"\0" in os.fsencode(expanded):
+            raise ValueError("it holds a NUL character")
+    except (RuntimeError, ValueError) as error:  # RuntimeError: the home folder of a user who is not there
+        raise UserError(f"{shown(str(path))} is no path ({error}); correct it.") from error
+    return Path(os.path.abspath(base / expanded))  # noqa: PTH100 - resolve() would follow links and lose an `images` folder
+
+
+def exists(path: Path) -> bool:
+    """Whether there is a file or folder; False also for a name that is too long. Raises UserError where permissions hide the answer."""
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise UserError(f"{path} cannot be reached ({error.strerror}); correct the permissions of its folders.") from error
+    except OSError:
+        return False
+    return True
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error shows it: short, whatever its size or depth."""
+    return _SHOWN.repr(value)
 
 
 def find_yaml(data: str | Path, cwd: Path) -> Path:
@@ -72,10 +113,10 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
         )
     place = absolute(data, cwd)
     tried = [place, *(place.with_name(place.name + suffix) for suffix in (".yaml", ".yml"))]
-    if place.is_dir():
+    if exists(place) and place.is_dir():
         tried = [*tried[1:], *(place / name for name in _FILE_NAMES)]
     for candidate in tried:
-        if candidate.is_file():
+        if exists(candidate) and candidate.is_file():
             return candidate
     if str(data) in BUILT_IN:
         return BUILT_IN[str(data)]()
@@ -86,21 +127,23 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
 def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:
     """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules.
 
-    with_classes: whether the task has classes; where not, `names` and `nc` are not looked at.
+    with_classes: whether the task has classes; where not, `names`, `nc` and what goes with boxes are not looked at.
     """
     content = _mapping(path)
     folder = path.parent
     root_text = content.get("path") or "."
     if not isinstance(root_text, str):
-        raise UserError(f"{path}: path must be one folder, not {root_text!r}.")
+        raise UserError(f"{path}: path must be one folder, not {shown(root_text)}.")
     sources = {split: _sources(path, content, split) for split in SPLITS}
     if not sources["val"]:
         sources["val"] = _sources(path, content, "valid")
     if not sources["train"]:
         raise UserError(f"{path}: there is no train: key with the training pictures; add it{_misspelt('train', content)}.")
-    names = _names(path, content) if with_classes else {}
     root = absolute(_slashes(root_text), folder)
-    return DatasetYaml(path, root, names, sources, has_download="download" in content, content=content)
+    found = DatasetYaml(path, root, {}, sources, "download" in content, content)
+    if not with_classes:
+        return found
+    return replace(found, names=_names(path, content), annotations=_annotations(found, content), keypoint_numbers=_keypoint_numbers(path, content))
 
 
 def candidates(source: str, description: DatasetYaml) -> list[Path]:
@@ -124,6 +167,11 @@ class _TextLoader(yaml.SafeLoader):
             seen.add(str(key.value))
         return super().construct_mapping(node, deep)
 
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        if len(node.value) > _MAX_MERGED:
+            raise yaml.constructor.ConstructorError(None, None, f"a mapping has more than {_MAX_MERGED} entries", node.start_mark)
+
 
 _TextLoader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag in ("tag:yaml.org,2002:null", "tag:yaml.org,2002:merge")]
@@ -133,6 +181,9 @@ _TextLoader.yaml_implicit_resolvers = {
 
 def _mapping(path: Path) -> dict[str, Any]:
     try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise UserError(f"{path} has {size} bytes, which is no data set description (at most {MAX_BYTES}); name the data.yaml.")
         raw = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}).") from error
@@ -149,6 +200,10 @@ def _mapping(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}:{line}: this is not valid YAML: {problem}{hint}.") from error
     except yaml.YAMLError as error:
         raise UserError(f"{path}:1: this is not valid YAML: {' '.join(str(error).split())}.") from error
+    except RecursionError as error:
+        raise UserError(f"{path}: this is not a data set description: it is nested too deeply.") from error
+    except Exception as error:  # the constructors of explicit tags (`!!int x`, `!!timestamp`) raise whatever their parsing raises
+        raise UserError(f"{path}: a value does not fit its !! tag ({type(error).__name__}: {error}); remove the tag.") from error
     if content is None:
         raise UserError(f"{path}:1: the file is empty; it must name train: and names: at least.")
     if not isinstance(content, dict):
@@ -161,7 +216,7 @@ def _sources(path: Path, content: dict[str, Any], split: str) -> tuple[str, ...]
     entries = value if isinstance(value, list) else [value]
     for entry in entries:
         if entry is not None and not isinstance(entry, str):
-            raise UserError(f"{path}: {split}: takes a folder, a .txt list, a glob, or a list of those, not {entry!r}.")
+            raise UserError(f"{path}: {split}: takes a folder, a .txt list, a glob, or a list of those, not {shown(entry)}.")
     return tuple(entry for entry in entries if entry)
 
 
@@ -172,28 +227,48 @@ def _names(path: Path, content: dict[str, Any]) -> dict[int, str]:
         if nc < 1:
             raise UserError(f"{path}: nc={nc}, but a detector needs at least one class.")
     if names is None and nc is None:
-        raise UserError(f"{path}: there is no names: key with the names of the classes; add it{_misspelt('names', content)}.")
+        hint = " (class ids follow its order; each name is a category's)" if "annotations" in content else _misspelt("names", content)
+        raise UserError(f"{path}: there is no names: key with the names of the classes; add it{hint}.")
     if isinstance(names, list):
         known = {index: name for index, name in enumerate(names) if name is not None}
         length = len(names)
     elif isinstance(names, dict):
         known = {_integer(path, "a key of names", key): name for key, name in names.items()}
+        if len(known) < len(names):
+            raise UserError(f"{path}: names has two entries for one class id (0 and 00, say); remove one.")
         length = max(known, default=-1) + 1
     elif names is None:
         known, length = {}, nc or 0
     else:
-        raise UserError(f"{path}: names must be a list or a mapping from class id to name, not {names!r}.")
+        raise UserError(f"{path}: names must be a list or a mapping from class id to name, not {shown(names)}.")
     outside = [key for key in known if key < 0 or (nc is not None and key >= nc)]
     if outside:
         raise UserError(f"{path}: names has the class id {outside[0]}, outside 0..{(nc if nc is not None else length) - 1}; correct it or nc.")
     if length == 0:
         raise UserError(f"{path}: names is empty; name at least one class.")
+    if length > MAX_CLASSES:
+        raise UserError(f"{path}: names and nc say {length} classes, more than the {MAX_CLASSES} that are possible; correct the class ids.")
     if nc is not None and nc != length:
         raise UserError(f"{path}: nc={nc} but names holds {length} classes; make them agree or remove nc.")
-    for key, name in known.items():
-        if isinstance(name, (list, dict)):
-            raise UserError(f"{path}: the name of class {key} must be a text, not {name!r}.")
-    return _filled(path, {key: str(name) for key, name in known.items() if name is not None}, length)
+    texts = {key: _name(path, key, name) for key, name in known.items() if name is not None}
+    _warn_of_repeats(path, texts)
+    return _filled(path, {key: text for key, text in texts.items() if text}, length)
+
+
+def _name(path: Path, key: int, name: Any) -> str:
+    if isinstance(name, (list, dict, set, tuple, bytes)):
+        raise UserError(f"{path}: the name of class {key} must be a text, not {shown(name)}.")
+    text = str(name).strip()
+    if printable(text) != text:
+        raise UserError(f"{path}: the name of class {key} holds a control character ({shown(text)}); remove it.")
+    return text
+
+
+def _warn_of_repeats(path: Path, names: dict[int, str]) -> None:
+    first: dict[str, int] = {}
+    for key, name in names.items():
+        if name and first.setdefault(name, key) != key:
+            logger.warning("%s: classes %d and %d are both called %r; they stay two classes.", path, first[name], key, name)
 
 
 def _filled(path: Path, known: dict[int, str], nc: int) -> dict[int, str]:
@@ -210,10 +285,45 @@ def _misspelt(key: str, content: dict[str, Any]) -> str:
 
 
 def _integer(path: Path, what: str, value: Any) -> int:
-    try:
-        return int(str(value))
-    except ValueError:
-        raise UserError(f"{path}: {what} must be an integer, not {value!r}.") from None
+    text = str(value) if isinstance(value, (str, int)) else ""
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise UserError(f"{path}: {what} must be an integer, not {shown(value)}.")
+    return int(text)
+
+
+def _annotations(description: DatasetYaml, content: dict[str, Any]) -> dict[str, Path]:
+    given, path = content.get("annotations"), description.path
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not all(value is None or isinstance(value, str) for value in given.values()):
+        raise UserError(f"{path}: annotations: takes a json file for each split, {{train: x.json, val: y.json}}, not {shown(given)}.")
+    files = {"val" if split == "valid" else str(split): file for split, file in given.items() if file}
+    for split in files:
+        if split not in SPLITS:
+            raise UserError(f"{path}: annotations: knows the splits {', '.join(SPLITS)}, not {shown(split)}.")
+        if not description.sources[split]:
+            raise UserError(f"{path}: annotations: has a file for {split}, but there is no {split}: key with its pictures; add it.")
+    found = {}
+    for split, file in files.items():
+        places = candidates(file, description)
+        place = next((place for place in places if exists(place)), None)
+        if place is None:
+            raise UserError(f"{path}: annotations: {file!r} was not found (tried {', '.join(map(str, places))}); correct it.")
+        found[split] = place
+    return found
+
+
+def _keypoint_numbers(path: Path, content: dict[str, Any]) -> int:
+    """Return K * D of `kpt_shape: [K, D]`, 0 where it is absent."""
+    given = content.get("kpt_shape")
+    if given is None:
+        return 0
+    if not isinstance(given, list) or len(given) != 2:
+        raise UserError(f"{path}: kpt_shape must be [number of points, 2 or 3], not {shown(given)}.")
+    points, dimensions = (_integer(path, "kpt_shape", value) for value in given)
+    if not 1 <= points <= 10_000 or dimensions not in (2, 3):
+        raise UserError(f"{path}: kpt_shape must be [number of points, 2 or 3], not {shown(given)}.")
+    return points * dimensions
 
 
 def _slashes(text: str) -> str:

@@ -6,12 +6,15 @@ What is read, and how:
 - EXIF orientation is applied (for PNG: where the chunk stands before the pixels, as it must be known without decoding).
 - Transparent pixels show grey 114, the letterbox's padding: what lies hidden under alpha 0 is arbitrary and must not be learnt.
 - 16-bit grey is scaled to 8 bit by its full range (65535 -> 255), of 16-bit colours the upper 8 bits are read; 1-bit, grey, palette, CMYK and
-  YCbCr become RGB; float pictures are refused.
+  YCbCr become RGB; float pictures and 32-bit integers beyond 16 bits are refused.
+- Of an animation or a file of several pages the first picture counts.
+- A header that promises more than 179 million pixels (Pillow's limit) is refused before anything is decoded.
 - Shrinking is bilinear with antialiasing. A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.
 """
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
+PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
+# Pictures too, but not read here; a set that holds such files is told so, or they would be lost without a word.
+UNREAD_SUFFIXES = frozenset(
+    {".heic", ".heif", ".avif", ".jp2", ".j2k", ".jxl", ".dng", ".nef", ".cr2", ".arw", ".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".exr", ".dcm"}
+)
 # Pillow knows more, among them formats that start other programs (EPS); what a data set needs is these.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
 _GREY = (114, 114, 114, 255)
@@ -55,12 +62,15 @@ def probe_picture(path: str | Path) -> tuple[int, int]:
     picture is decoded to find out.
     """
     try:
-        if Path(path).stat().st_size == 0:
+        status = Path(path).stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
+            raise PictureError("it is no regular file")
+        if status.st_size == 0:
             raise PictureError("the file is empty")
-        with _open(path) as image:
+        with open_picture(path) as image:
             if _has_whole_tail(path, image.format):
                 w, h = image.size
-                return (w, h) if _orientation(image) >= 5 else (h, w)
+                return (w, h) if orientation_of(image) >= 5 else (h, w)
     except PictureError:
         raise
     except Exception as error:  # on garbage, Pillow's readers raise anything from SyntaxError to struct.error
@@ -77,7 +87,7 @@ def bits_of(path: str | Path) -> int:
         if head.startswith(b"\x89PNG"):
             return 16 if len(head) > 24 and head[24] == 16 else 8
         if head[:4] in (b"II*\x00", b"MM\x00*"):
-            with _open(path) as image:
+            with open_picture(path) as image:
                 return 16 if image.mode.startswith("I") else 8
     except Exception:  # see probe_picture
         return 8
@@ -90,7 +100,7 @@ def decode_picture(path: str | Path, target_hw: tuple[int, int] | None = None) -
     Raises PictureError, with the reason, when the file can't be decoded to its end.
     """
     try:
-        with _open(path) as image:
+        with open_picture(path) as image:
             return _decoded(image, target_hw)
     except PictureError:
         raise
@@ -108,7 +118,8 @@ def picture_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
         raise PictureError(_reason(error)) from error
 
 
-def _open(path: str | Path) -> Image.Image:
+def open_picture(path: str | Path) -> Image.Image:
+    """Return the picture with only its header read, whatever its name says its format is. Raises what Pillow raises."""
     Image.init()
     return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
 
@@ -118,7 +129,7 @@ def _decoded(image: Image.Image, target_hw: tuple[int, int] | None) -> NDArray[n
         image.load()
         image, orientation = ImageOps.exif_transpose(image), 1
     else:
-        orientation = _orientation(image)
+        orientation = orientation_of(image)
     stored_wh = None
     if target_hw is not None:
         h, w = target_hw
@@ -136,7 +147,9 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "F":
         raise PictureError("it holds floating-point pixels, which have no fixed range; save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # "I;16" and its byte orders; "I" is how older Pillow reads a 16-bit grey PNG
-        wide = np.clip(np.asarray(image).astype(np.int64), 0, 65535)
+        wide = np.asarray(image).astype(np.int64)
+        if wide.size and not 0 <= wide.min() <= wide.max() <= 65535:
+            raise PictureError("it holds 32-bit numbers, which have no fixed range; save it with 8 or 16 bits")
         return Image.fromarray(((wide * 255 + 32767) // 65535).astype(np.uint8)).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         rgba = image.convert("RGBA")
@@ -144,7 +157,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def _orientation(image: Image.Image) -> int:
+def orientation_of(image: Image.Image) -> int:
+    """Return the EXIF orientation, 2..8; 1 (upright) where there is none or it is damaged."""
     # getexif() of a PNG without the chunk in its head would decode all pixels to look behind them.
     if image.format == "PNG" and not ({"exif", "Raw profile type exif"} & image.info.keys()):
         return 1
@@ -173,4 +187,6 @@ def _reason(error: Exception) -> str:
         return "it is not a picture"
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
+    if isinstance(error, OSError) and error.strerror:
+        return f"it cannot be read ({error.strerror})"
     return f"it cannot be decoded ({str(error) or type(error).__name__})"

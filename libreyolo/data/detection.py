@@ -1,7 +1,7 @@
 """A YOLO-format detection set as users have it -> pictures and boxes for train, val and test.
 
-The rules are written where they are kept: data.yaml in dataset_yaml.py, folders and lists in sources.py, label rows in labels.py, picture
-files in decode.py, where labels are looked for and what is skipped in scan.py.
+The rules are written where they are kept: data.yaml in dataset_yaml.py, folders and lists in sources.py, label rows in labels.py, COCO json in
+coco_labels.py, picture files in decode.py, where labels are looked for and what is skipped in scan.py.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def load_detection(
     report: dict[str, SplitReport] = {}
     train = _load_split(description, "train", options, report)
     if train is None:
-        raise UserError(f"{description.path}: train: holds no picture; correct it.")
+        unread = list_pictures(description, "train").unread_note()
+        raise UserError(f"{description.path}: train: holds no picture{' (' + unread + ')' if unread else ''}; correct it.")
     if len(train.label_rows) == 0:
         logger.warning("%s: no training picture has a box; nothing can be learnt from background alone.", description.path)
     val = _load_split(description, "val", options, report)
@@ -106,7 +107,7 @@ def _load_split(description: DatasetYaml, split: str, options: _Options, report:
     listing = list_pictures(description, split)
     if not listing.pictures and not listing.skipped:
         return None
-    scan = scan_pictures(listing, split=split, names=description.names, cache_name=f"{description.path} {split}")
+    scan = scan_pictures(listing, split=split, description=description)
     report[split] = scan.report
     scan.report.log()
     images = ImageSet(

@@ -20,12 +20,14 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader
 
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.data.socket_folder import keep_socket_paths_short
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import Batch
+from libreyolo.interfaces.phases import PREPARE, WAIT
 from libreyolo.ops.keyed import derive
 
 B = TypeVar("B", bound=Batch)
@@ -132,7 +134,9 @@ class Loader(Generic[B]):
             yield from self._ahead_on_side_stream(hosts)
         else:
             for host in hosts:
-                yield self._prepare(host, self.device)
+                with record_function(PREPARE):
+                    batch = self._prepare(host, self.device)
+                yield batch
 
     def close(self) -> None:
         """End the worker processes; the loader can be used again and then starts new ones."""
@@ -165,7 +169,8 @@ class Loader(Generic[B]):
         began = time.perf_counter()
         assert self._iterator is not None
         try:
-            host = next(self._iterator, None)
+            with record_function(WAIT):
+                host = next(self._iterator, None)
         except RuntimeError as error:
             if "DataLoader worker" in str(error) and ("exited unexpectedly" in str(error) or "killed by signal" in str(error)):
                 raise UserError(_lost_worker(str(error))) from error
@@ -184,7 +189,8 @@ class Loader(Generic[B]):
             if host is None:
                 return None
             with torch.cuda.device(self.device), torch.cuda.stream(side):
-                batch = self._prepare(host, self.device)
+                with record_function(PREPARE):
+                    batch = self._prepare(host, self.device)
                 ready = torch.cuda.Event()
                 ready.record(side)
             return batch, ready

@@ -20,7 +20,7 @@ from libreyolo.data import scan_cache
 from libreyolo.data.decode import PictureError, bits_of, probe_picture
 from libreyolo.data.pairs import Pairs
 from libreyolo.data.scan_work import parallel, progress, refuse_unusable, stamp
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class PairReport:
         if self.skipped:
             logger.warning("%s: %d pairs cannot be used and are skipped:", self.split, len(self.skipped))
             for path, reason in self.skipped[:_SHOWN]:
-                logger.warning("  %s: %s", path, reason)
+                logger.warning("  %s", printable(f"{path}: {reason}"))
         if len(self.skipped) > _SHOWN:
             logger.warning("  (the first %d are shown)", _SHOWN)
 
@@ -65,21 +65,44 @@ class PairScan:
     report: PairReport
 
 
+@dataclass(frozen=True)
+class Unequal:
+    """A pair of two sizes."""
+
+    input_path: str
+    target_path: str
+    input_hw: tuple[int, int]
+    target_hw: tuple[int, int]
+
+    def __str__(self) -> str:
+        (h, w), (target_h, target_w) = self.input_hw, self.target_hw
+        return f"{self.input_path} is {w}x{h}, its target {self.target_path} is {target_w}x{target_h}"
+
+
 def scan_pairs(pairs: Pairs, *, split: str, cache_name: str) -> PairScan:
     """Return the usable pairs, from the cache where it is fresh.
 
     Raises UserError where an input and its target differ in size, when no pair is usable, and when more than half are not.
     """
-    stamps = np.array(list(parallel(stamp, [*pairs.inputs, *pairs.targets])), np.int64).reshape(2, -1, 2).transpose(1, 0, 2).reshape(-1, 4)
+    stamps = stamps_of(pairs)
     key = _key(pairs, stamps, split)
     stored = scan_cache.load_arrays(cache_name, key, _ARRAYS)
     if stored is not None:
         arrays, report = stored
         report["skipped"] = [(str(file), str(reason)) for file, reason in report["skipped"]]
         return PairScan(**arrays, report=PairReport(**report))
-    scan = _scan(pairs, stamps, split)
+    scan, unequal = read_pairs(pairs, stamps, split)
+    if unequal:
+        raise UserError(unequal_sentence(unequal, split))
+    refuse_unusable(scan.report.skipped, len(scan.kept), split)
     scan_cache.save_arrays(cache_name, key, {name: getattr(scan, name) for name in _ARRAYS}, asdict(scan.report))
     return scan
+
+
+def stamps_of(pairs: Pairs) -> NDArray[np.int64]:
+    """Return int64 [n, 4], size and mtime in ns of each input and its target; -1 where there is no file."""
+    both = np.array(list(parallel(stamp, [*pairs.inputs, *pairs.targets])), np.int64).reshape(2, -1, 2)
+    return both.transpose(1, 0, 2).reshape(-1, 4)
 
 
 def _key(pairs: Pairs, stamps: NDArray[np.int64], split: str) -> str:
@@ -91,11 +114,12 @@ def _key(pairs: Pairs, stamps: NDArray[np.int64], split: str) -> str:
     return digest.hexdigest()
 
 
-def _scan(pairs: Pairs, stamps: NDArray[np.int64], split: str) -> PairScan:
+def read_pairs(pairs: Pairs, stamps: NDArray[np.int64], split: str) -> tuple[PairScan, list[Unequal]]:
+    """Read every header and return the usable pairs, and those of two sizes, which a training would refuse."""
     report = PairReport(split, skipped=list(pairs.skipped))
     kept: list[int] = []
     sizes: list[tuple[int, int]] = []
-    unequal: list[tuple[int, tuple[int, int], tuple[int, int]]] = []
+    unequal: list[Unequal] = []
     places = range(len(pairs.inputs))
     for place, found in progress(parallel(lambda i: _read_one(pairs.inputs[i], pairs.targets[i]), places), len(places), split):
         if isinstance(found, str):
@@ -104,14 +128,12 @@ def _scan(pairs: Pairs, stamps: NDArray[np.int64], split: str) -> PairScan:
         input_hw, target_hw, num_deep = found
         report.num_deep += num_deep
         if input_hw != target_hw:
-            unequal.append((place, input_hw, target_hw))
+            unequal.append(Unequal(pairs.inputs[place], pairs.targets[place], input_hw, target_hw))
             continue
         kept.append(place)
         sizes.append(input_hw)
-    _refuse_unequal(pairs, unequal, split)
-    refuse_unusable(report.skipped, len(kept), split)
     report.num_pairs = len(kept)
-    return PairScan(np.array(kept, np.int64), np.array(sizes, np.int32).reshape(-1, 2), stamps[kept], report)
+    return PairScan(np.array(kept, np.int64), np.array(sizes, np.int32).reshape(-1, 2), stamps[kept], report), unequal
 
 
 def _read_one(input_path: str, target_path: str) -> tuple[tuple[int, int], tuple[int, int], int] | str:
@@ -127,13 +149,12 @@ def _read_one(input_path: str, target_path: str) -> tuple[tuple[int, int], tuple
     return input_hw, target_hw, sum(bits_of(path) > 8 for path in (input_path, target_path))
 
 
-def _refuse_unequal(pairs: Pairs, unequal: Sequence[tuple[int, tuple[int, int], tuple[int, int]]], split: str) -> None:
-    if not unequal:
-        return
-    shown = "; ".join(f"{pairs.inputs[i]} is {a[1]}x{a[0]}, its target {pairs.targets[i]} is {b[1]}x{b[0]}" for i, a, b in unequal[:3])
+def unequal_sentence(unequal: Sequence[Unequal], split: str) -> str:
+    """Return what a user is told of pairs of two sizes; there is at least one."""
+    shown = "; ".join(str(pair) for pair in unequal[:3])
     more = f"; and {len(unequal) - 3} more" if len(unequal) > 3 else ""
-    factors = {(b[0] / a[0], b[1] / a[1]) for _, a, b in unequal}
+    factors = {(pair.target_hw[0] / pair.input_hw[0], pair.target_hw[1] / pair.input_hw[1]) for pair in unequal}
     advice = "give each input a target of its own size"
     if len(factors) == 1 and (factor := factors.pop())[0] == factor[1]:
         advice = f"enlarging by {factor[0]:g} is not trained here, {advice}"
-    raise UserError(f"{split}: {len(unequal)} pairs differ in size: {shown}{more}; {advice}.")
+    return f"{split}: {len(unequal)} pairs differ in size: {shown}{more}; {advice}."

@@ -22,7 +22,7 @@ from typing import Any
 from libreyolo.data.dataset_yaml import DatasetYaml
 from libreyolo.data.decode import PICTURE_SUFFIXES
 from libreyolo.data.sources import Listing
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +38,16 @@ class PairFolders:
 
 @dataclass
 class Pairs:
-    """Inputs and their targets by absolute path, in the inputs' order; `skipped` holds inputs that can't be used, with the reason."""
+    """Inputs and their targets by absolute path, in the inputs' order; `skipped` holds inputs that can't be used, with the reason.
+
+    alone: listed targets without input. outside: listed pictures that are neither.
+    """
 
     inputs: list[str] = field(default_factory=list)
     targets: list[str] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
+    alone: list[str] = field(default_factory=list)
+    outside: list[str] = field(default_factory=list)
 
 
 def pair_folders(description: DatasetYaml) -> PairFolders:
@@ -68,7 +73,7 @@ def find_pairs(listing: Listing, folders: PairFolders, split: str, yaml_path: Pa
     pairs = Pairs(skipped=list(listing.skipped))
     stems: dict[str, dict[str, list[str]]] = {}  # target folder -> stem -> file names
     kinds: dict[str, tuple[str | None, bool]] = {}  # folder of pictures -> what `_counterpart` says of it
-    listed_targets, outside = [], []
+    listed_targets = []
     for picture in listing.pictures:
         folder, name = os.path.split(picture)
         if folder not in kinds:
@@ -77,7 +82,7 @@ def find_pairs(listing: Listing, folders: PairFolders, split: str, yaml_path: Pa
         if is_target:
             listed_targets.append(picture)
         elif place is None:
-            outside.append(picture)
+            pairs.outside.append(picture)
         else:
             if place not in stems:
                 stems[place] = _stems(place)
@@ -87,13 +92,18 @@ def find_pairs(listing: Listing, folders: PairFolders, split: str, yaml_path: Pa
             f"{yaml_path}: {split}: holds {len(listing.pictures)} pictures but none in a folder called {'/'.join(folders.inputs)} (for example "
             f"{listing.pictures[0]}); say where the pictures to be restored are: input_dir: NAME, and target_dir: NAME for their targets."
         )
-    if outside:
-        names = f"{'/'.join(folders.inputs)} nor {'/'.join(folders.targets)}"
-        logger.warning("%s: %d pictures are in no folder called %s and are not used (for example %s).", split, len(outside), names, outside[0])
-    alone = sorted(set(listed_targets) - set(pairs.targets))
-    if alone:
-        logger.warning("%s: %d targets have no input and are not used (for example %s).", split, len(alone), alone[0])
+    pairs.alone = sorted(set(listed_targets) - set(pairs.targets))
     return pairs
+
+
+def log_unused(pairs: Pairs, folders: PairFolders, split: str) -> None:
+    """Warn about pictures that a split lists and does not use."""
+    if pairs.outside:
+        names = f"{'/'.join(folders.inputs)} nor {'/'.join(folders.targets)}"
+        told = printable(f"in no folder called {names} and are not used (for example {pairs.outside[0]})")
+        logger.warning("%s: %d pictures are %s.", split, len(pairs.outside), told)
+    if pairs.alone:
+        logger.warning("%s: %d targets have no input and are not used (for example %s).", split, len(pairs.alone), printable(pairs.alone[0]))
 
 
 def _folder(path: Path, content: Any, key: str, other: str, default: str) -> tuple[str, ...]:

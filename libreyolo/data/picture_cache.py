@@ -86,7 +86,7 @@ class DiskPictures:
             logger.debug("%s holds another picture; made again", path)
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, EOFError) as error:
+        except Exception as error:  # a damaged header may promise any size: MemoryError
             logger.debug("%s cannot be used (%s); made again", path, error)
         picture = decode()
         try:

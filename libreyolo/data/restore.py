@@ -15,7 +15,7 @@ from typing import Literal
 from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
 from libreyolo.data.pair_scan import PairReport, scan_pairs
 from libreyolo.data.pair_set import PairSet
-from libreyolo.data.pairs import PairFolders, find_pairs, pair_folders
+from libreyolo.data.pairs import PairFolders, find_pairs, log_unused, pair_folders
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
 from libreyolo.data.picture_set import PictureSet
@@ -76,6 +76,7 @@ def _load_split(description: DatasetYaml, split: str, folders: PairFolders, cach
     if not listing.pictures and not listing.skipped:
         return None
     pairs = find_pairs(listing, folders, split, description.path)
+    log_unused(pairs, folders, split)
     scan = scan_pairs(pairs, split=split, cache_name=f"restore {description.path} {split}")
     report[split] = scan.report
     scan.report.log()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from libreyolo.errors import printable
+
 logger = logging.getLogger(__name__)
 
 _SHOWN = 10  # examples in the log; all of them stay in the report
@@ -19,6 +21,7 @@ class SplitReport:
 
     num_pictures: usable pictures. num_boxes: boxes kept. num_background: pictures without a box, for whatever reason; among them
     num_missing_labels had no label file and num_empty_labels an empty one.
+    num_left_out: pictures of the sources that the split's COCO file does not name.
     skipped: (file, reason) of every unusable picture. row_warnings: "file:line why" of every dropped row.
     """
 
@@ -28,6 +31,7 @@ class SplitReport:
     num_background: int = 0
     num_missing_labels: int = 0
     num_empty_labels: int = 0
+    num_left_out: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
     row_warnings: list[str] = field(default_factory=list)
 
@@ -36,7 +40,7 @@ class SplitReport:
         return (
             f"{self.split}: {self.num_pictures} pictures, {self.num_boxes} boxes, {self.num_background} background "
             f"({self.num_empty_labels} empty label files, {self.num_missing_labels} missing), {len(self.skipped)} skipped, "
-            f"{len(self.row_warnings)} label rows dropped"
+            f"{len(self.row_warnings)} label rows dropped" + (f", {self.num_left_out} not in the annotations" if self.num_left_out else "")
         )
 
     def log(self) -> None:
@@ -45,11 +49,11 @@ class SplitReport:
         if self.skipped:
             logger.warning("%s: %d pictures cannot be used and are skipped:", self.split, len(self.skipped))
             for path, reason in self.skipped[:_SHOWN]:
-                logger.warning("  %s: %s", path, reason)
+                logger.warning("  %s", printable(f"{path}: {reason}"))
         if self.row_warnings:
             logger.warning("%s: %d label rows are dropped, their pictures stay:", self.split, len(self.row_warnings))
             for text in self.row_warnings[:_SHOWN]:
-                logger.warning("  %s", text)
+                logger.warning("  %s", printable(text))
         more = max(len(self.skipped), len(self.row_warnings)) - _SHOWN
         if more > 0:
             logger.warning("  (the first %d of each kind are shown)", _SHOWN)

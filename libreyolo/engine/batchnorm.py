@@ -65,23 +65,24 @@ def synchronise(net: nn.Module) -> nn.Module:
     Names, parameters and buffers stay the same tensors, so a state dict saved from the result is one of plain BatchNorm.
     """
     on_cuda = any(p.is_cuda for p in net.parameters())
-    if on_cuda:
-        return nn.SyncBatchNorm.convert_sync_batchnorm(net)
-    return _convert(net, {})
+    return _convert(net, nn.SyncBatchNorm if on_cuda else SyncBatchNorm, {})
 
 
-def _convert(module: nn.Module, done: dict[nn.Module, nn.Module]) -> nn.Module:
-    """Return the module with its BatchNorms replaced; one that sits in several places stays one."""
+def _convert(module: nn.Module, kind: type[_BatchNorm], done: dict[nn.Module, nn.Module]) -> nn.Module:
+    """Return the module with its BatchNorms replaced; one that sits in several places stays one.
+
+    A norm that does the synchronising itself (`over_ranks`) stays.
+    """
     if module in done:
         return done[module]
     converted = module
-    if isinstance(module, _BatchNorm) and not isinstance(module, (SyncBatchNorm, nn.SyncBatchNorm)):
-        converted = SyncBatchNorm(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
+    if isinstance(module, _BatchNorm) and not isinstance(module, (SyncBatchNorm, nn.SyncBatchNorm)) and not hasattr(module, "over_ranks"):
+        converted = kind(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
         converted._parameters, converted._buffers, converted.training = module._parameters, module._buffers, module.training
     done[module] = converted
     for name, child in list(module._modules.items()):
         if child is not None:
-            setattr(converted, name, _convert(child, done))
+            setattr(converted, name, _convert(child, kind, done))
     return converted
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, printable
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,7 @@ SCHEMA_VERSION = "1.0"
 # Version of LibreYOLO whose file layout this is; readers of that package look at it.
 LAYOUT_VERSION = "1.6.0"
 REQUIRED = ("model", "schema_version", "libreyolo_version", "model_family", "size", "task", "nc", "names", "imgsz")
+MAX_CLASSES = 100_000
 TEMPORARY_SUFFIX = ".tmp"
 # A zip archive (torch.save since 1.6) or a pickle (before).
 BEGINNINGS = (b"PK\x03\x04", b"\x80")
@@ -170,10 +171,15 @@ def _positive(content: Mapping[str, Any], key: str, path: Path) -> int:
 
 
 def read_names(names: Any, nc: int, path: Path) -> dict[int, str]:
-    """Return class names 0..nc-1 from a dict or a list; a missing one becomes class_i (with a warning), one outside is an error."""
+    """Return class names 0..nc-1 from a dict or a list; a missing one becomes class_i (with a warning), one outside is an error.
+
+    The file may be anybody's: what a terminal would obey in a name becomes its escape.
+    """
+    if nc > MAX_CLASSES:
+        raise UserError(f"{path} says nc={nc}, more than the {MAX_CLASSES} classes that are possible.")
     if isinstance(names, (list, tuple)):
         found = dict(enumerate(names))
-    elif isinstance(names, Mapping) and all(str(k).lstrip("-").isdigit() for k in names):
+    elif isinstance(names, Mapping) and all(re.fullmatch("-?[0-9]{1,9}", str(k)) for k in names):
         found = {int(k): v for k, v in names.items()}
     else:
         raise UserError(f"{path} holds class names that are neither a list nor a dict of ids to names.")
@@ -183,7 +189,7 @@ def read_names(names: Any, nc: int, path: Path) -> dict[int, str]:
     missing = [i for i in range(nc) if i not in found]
     if missing:
         log.warning("%s names %d of its %d classes; the others are called class_%d and so on.", path, len(found), nc, missing[0])
-    return {i: str(found.get(i, f"class_{i}")) for i in range(nc)}
+    return {i: printable(str(found.get(i, f"class_{i}"))) for i in range(nc)}
 
 
 def state_of(content: Mapping[str, Any], path: Path) -> dict[str, Tensor]:

@@ -69,6 +69,15 @@ def max_integers(values: dict[str, int], device: torch.device) -> dict[str, int]
     return dict(zip(names, tensor.tolist(), strict=True))
 
 
+def broadcast_integer(value: int, device: torch.device, source: int = 0) -> int:
+    """Return rank `source`'s integer on every rank, as a single long tensor on `device`."""
+    if world_size() == 1:
+        return value
+    tensor = torch.tensor([value], dtype=torch.int64, device=device)
+    dist.broadcast(tensor, src=source)
+    return int(tensor)
+
+
 def broadcast_object(value: T, source: int = 0) -> T:
     """Return rank `source`'s value on every rank."""
     if world_size() == 1:

@@ -20,7 +20,7 @@ class EMA:
         self.average = copy.deepcopy(net).eval().requires_grad_(False)
         self.decay, self.tau, self.updates = decay, tau, 0
         self._pairs: tuple[list[torch.Tensor], list[torch.Tensor]] | None = None
-        self._whole: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._whole: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []  # one pair of lists for each dtype
 
     @torch.no_grad()
     def update(self, net: nn.Module) -> None:
@@ -32,7 +32,7 @@ class EMA:
         weight = 1.0 - self.decay * (1.0 - math.exp(-self.updates / self.tau))
         torch._foreach_lerp_(self._pairs[0], self._pairs[1], weight)
         for mine, theirs in self._whole:
-            mine.copy_(theirs)
+            torch._foreach_copy_(mine, theirs)  # one launch: a detector has hundreds of BatchNorm counters
 
     def _pair_up(self, net: nn.Module) -> None:
         mine, theirs = self.average.state_dict(keep_vars=True), net.state_dict(keep_vars=True)
@@ -40,4 +40,6 @@ class EMA:
         names = list({id(tensor): name for name, tensor in reversed(mine.items())}.values())[::-1]
         floating = [k for k in names if mine[k].is_floating_point()]
         self._pairs = ([mine[k].data for k in floating], [theirs[k].data for k in floating])
-        self._whole = [(mine[k].data, theirs[k].data) for k in names if not mine[k].is_floating_point()]
+        whole = [k for k in names if not mine[k].is_floating_point()]
+        kinds = dict.fromkeys(mine[k].dtype for k in whole)
+        self._whole = [([mine[k].data for k in whole if mine[k].dtype == d], [theirs[k].data for k in whole if mine[k].dtype == d]) for d in kinds]

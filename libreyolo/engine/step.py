@@ -18,8 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
+from libreyolo.interfaces.phases import BACKWARD, LOSS, OPTIMISER
 from libreyolo.interfaces.task import Task
 from libreyolo.interfaces.term import Term
 
@@ -63,7 +65,7 @@ class TrainStep:
         waiting: list[dict[str, Term]] = []  # terms of one shared normaliser, divided at the window's end
         for index, batch in enumerate(window):
             with self._no_sync() if index + 1 < len(window) else nullcontext():
-                with torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
+                with record_function(LOSS), torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
                     terms = self.task.terms(self.net, batch, facts)
                 deferred = len(window) > 1 and not known and _share_one_normaliser(terms)
                 if deferred:
@@ -76,10 +78,13 @@ class TrainStep:
                 trained = [name for name in terms if terms[name].trained]
                 self.shown_only = frozenset(term.report or name for name, term in terms.items() if not term.trained)
                 loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in trained]).sum() * self.world_size
-                self.scaler.scale(loss).backward()
+                with record_function(BACKWARD):
+                    self.scaler.scale(loss).backward()
         if waiting:
             parts = self._divide_window(waiting, 1.0 / num_pictures)
-        return parts, self._move()
+        with record_function(OPTIMISER):
+            moved = self._move()
+        return parts, moved
 
     def _window_facts(self, window: Sequence[Any]) -> dict[str, int]:
         """Return what the forwards need to know, over all ranks and micro-batches: a window is one batch, however it is cut."""

@@ -12,18 +12,21 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import keep_frozen_norms_still
 from libreyolo.engine.generators import seed_process
 from libreyolo.engine.loss_log import LossLog, Reading
+from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
 from libreyolo.engine.validate import Validation, validate
 from libreyolo.errors import UserError
 from libreyolo.interfaces.events import EpochEnd, StepEnd, ValidationEnd
+from libreyolo.interfaces.phases import AVERAGE
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.ops.keyed import derive
 
@@ -95,6 +98,7 @@ class Trainer:
         self.net, self.bare, self.ema, self.task, self.step, self.schedule = net, bare, ema, task, step, schedule
         self.train_loader, self.val_loader, self.plan, self.progress = train_loader, val_loader, plan, progress
         self.save, self.tell, self.before_last_validation = save, tell, before_last_validation
+        self.profiler: StepProfiler | None = None
         self.history: list[EpochSummary] = []
 
     def fit(self) -> list[EpochSummary]:
@@ -142,6 +146,8 @@ class Trainer:
             self._set_rates()
             parts, moved = self.step(window, pictures)
             self._count(moved)
+            if self.profiler is not None:
+                self.profiler.step()
             if moved:  # the loss of a step that float16 refused may be infinite
                 losses.add(parts, sum(pictures))
             self.progress.step_in_epoch = done = first + len(window)
@@ -198,7 +204,8 @@ class Trainer:
             return
         self.progress.global_step += 1
         if self.ema:
-            self.ema.update(self.bare)
+            with record_function(AVERAGE):
+                self.ema.update(self.bare)
 
     def _validate(self, epoch: int, last: bool) -> Validation | None:
         due = self.plan.eval_interval and ((epoch + 1) % self.plan.eval_interval == 0 or last)

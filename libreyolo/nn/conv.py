@@ -14,6 +14,8 @@ BN_MOMENTUM = 0.03
 class ConvBNAct(nn.Module):
     """Convolution without bias, BatchNorm, SiLU. An odd `kernel` pads by half of itself, so stride 1 keeps the size."""
 
+    NORM_ACT = ("bn", "act")  # applied one after the other, so they may run as one
+
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, *, groups: int = 1, act: bool = True) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, groups=groups, bias=False)

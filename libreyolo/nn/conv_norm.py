@@ -10,6 +10,8 @@ from torch import Tensor, nn
 class ConvNorm(nn.Module):
     """Convolution without bias, BatchNorm, then `act` (None: nothing). An odd `kernel` pads by half of itself."""
 
+    NORM_ACT = ("norm", "act")  # applied one after the other, so they may run as one
+
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1, *, act: nn.Module | None = None) -> None:
         super().__init__()
         self.conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)

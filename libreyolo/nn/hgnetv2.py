@@ -68,6 +68,8 @@ class HGNetv2(nn.Module):
 class HgConv(nn.Module):
     """Convolution without bias, BatchNorm and, if `act`, ReLU. An even `kernel` pads right and below, so the size stays."""
 
+    NORM_ACT = ("bn", "act")  # applied one after the other, so they may run as one
+
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1, *, groups: int = 1, act: bool = True) -> None:
         super().__init__()
         padding = kernel // 2 if kernel % 2 else 0

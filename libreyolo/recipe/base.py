@@ -43,7 +43,8 @@ class Recipe:
 
     # Length and batch
     epochs: int = key(300, "epochs of the whole schedule")
-    batch: int = key(16, "global batch: pictures per optimiser step over all GPUs")
+    batch: int = key(16, "global batch: pictures per optimiser step over all GPUs; -1: measured, as many as fit")
+    memory_fraction: float = key(0.7, "batch=-1: the part of a GPU's free memory that a training step may use")
     nbs: int | None = key(None, "nominal batch: accumulate gradients until this many pictures; null: no accumulation")
     max_steps: int | None = key(None, "end after this many optimiser steps (debugging)")
     stop_after_epoch: int | None = key(None, "leave after this epoch; the schedule stays that of `epochs`; resume goes on")
@@ -56,6 +57,13 @@ class Recipe:
     ddp_timeout: float = key(180.0, "minutes until a collective that waits for a lost rank gives up")
     amp: bool = key(True, "mixed precision on CUDA devices")
     amp_dtype: str = key("auto", "auto (bfloat16 where the device has it, else float16), bfloat16 or float16")
+    fused: bool = key(False, "on a GPU, run BatchNorm and its activation as one Triton kernel")
+    cuda_graph: bool = key(False, "replay the network's forward and backward as a CUDA graph; one GPU only, more train eagerly")
+    compile: Any = key(False, "torch.compile the network: true, or a mode (default, reduce-overhead, max-autotune)")
+    profile: bool = key(False, "write where the time of a step goes, and a Chrome trace; one process only")
+    profile_warmup: int = key(5, "optimiser steps before the profile's window")
+    profile_steps: int = key(20, "optimiser steps in the profile's window")
+    profile_trace: bool = key(True, "also write the profile's Chrome trace")
     deterministic: bool = key(False, "ask torch for repeatable GPU kernels (slower)")
     seed: int = key(0, "seed of every random draw")
 
@@ -102,8 +110,9 @@ class Recipe:
     def __post_init__(self) -> None:
         """Check what types cannot say. Raises UserError."""
         self.imgsz = checks.image_size(self.imgsz)
-        if self.batch < 1:
-            raise UserError(f"batch={self.batch} is not a batch: use a positive number of pictures (it is not measured automatically).")
+        if self.batch < 1 and self.batch != -1:
+            raise UserError(f"batch={self.batch} is not a batch: use a positive number of pictures, or -1 to have it measured.")
+        checks.in_range("memory_fraction", self.memory_fraction, 0.05, 0.95)
         for name in ("epochs", "eval_interval", "log_interval"):
             checks.at_least(name, getattr(self, name), 1)
         for name in ("workers", "min_samples", "patience", "save_period", "no_aug_epochs", "warmup_epochs", "average_best", "precise_bn"):
@@ -119,6 +128,9 @@ class Recipe:
             raise UserError(f"ddp_timeout={self.ddp_timeout} and ema_tau={self.ema_tau} must be greater than 0.")
         checks.one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
         checks.one_of("scheduler", self.scheduler, ("yoloxwarmcos", "linear", "cos", "flat_cosine", "poly", "constant", "step"))
+        checks.one_of("compile", self.compile, (False, True, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"))
+        checks.at_least("profile_warmup", self.profile_warmup, 0)
+        checks.at_least("profile_steps", self.profile_steps, 1)
         checks.one_of("amp_dtype", self.amp_dtype, ("auto", "bfloat16", "float16"))
         checks.one_of("backend", self.backend, (None, "nccl", "gloo"))
         checks.one_of("cache", self.cache, (False, "ram", "disk"))
@@ -134,6 +146,10 @@ class Recipe:
             raise UserError(f"stop_after_epoch={self.stop_after_epoch} lies behind the last epoch: epochs={self.epochs}.")
         if self.weights and self.pretrained:
             raise UserError(f"weights={self.weights} and pretrained={self.pretrained} both say where to start: give one of them.")
+        if self.fused and self.compile is not False:
+            raise UserError(f"fused=true and compile={self.compile} both fuse BatchNorm with its activation: give one of them.")
+        if self.cuda_graph and self.compile is not False:
+            raise UserError(f"cuda_graph=true and compile={self.compile} both replace how the network runs: give one of them.")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
             raise UserError(f"betas={list(self.betas)} must be two numbers in [0, 1), like [0.9, 0.999].")
         if self.name in ("", ".", "..") or any(c in self.name for c in "/\\=[], "):

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from libreyolo.errors import printable
+
 PACKAGES = ("libreyolo", "launch")
 PYTHON_WARNINGS = "py.warnings"  # where logging.captureWarnings sends them
 
@@ -23,7 +25,7 @@ def run_log(run_dir: Path, *, append: bool, console: bool = True, level: int = l
     path = Path(run_dir) / "train.log"
     path.parent.mkdir(parents=True, exist_ok=True)
     file = logging.FileHandler(path, mode="a" if append else "w", encoding="utf-8", errors="backslashreplace")
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    file.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handlers: list[logging.Handler] = [file]
     if console and not _root_writes_to_terminal():
         handlers.append(_terminal())
@@ -58,7 +60,14 @@ class _TerminalHandler(logging.StreamHandler):
         super().emit(record)
 
 
-class _TerminalFormatter(logging.Formatter):
+class SafeFormatter(logging.Formatter):
+    """File and class names are other people's text: what a terminal would obey in them is written as its escape."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n\t")
+
+
+class _TerminalFormatter(SafeFormatter):
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
         return text if record.levelno <= logging.INFO else f"{record.levelname}: {text}"

@@ -80,7 +80,7 @@ class ResultsTable(Listener):
         return json.dumps({name: row.get(name) for name in self._columns}, allow_nan=False, ensure_ascii=False) + "\n"
 
     def _write_all(self) -> None:
-        lines = [_csv_line(self._columns), *(_csv_line(_cell(row.get(name)) for name in self._columns) for row in self._rows)]
+        lines = [_csv_line(map(_cell, self._columns)), *(_csv_line(_cell(row.get(name)) for name in self._columns) for row in self._rows)]
         write_text(self.csv_path, "".join(lines))
         write_text(self.jsonl_path, "".join(self._json_line(row) for row in self._rows))
 
@@ -125,6 +125,9 @@ def _plain(name: str, value: Any, epoch: int) -> Value:
 
 
 def _cell(value: Value) -> str:
+    """Return a value as its cell; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
     return "" if value is None else str(value)
 
 

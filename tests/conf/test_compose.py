@@ -49,6 +49,7 @@ def test_a_model_preset_sets_only_what_the_recipe_cannot_know(name: str) -> None
 
 def test_a_preset_wins_over_the_recipe_and_the_command_line_over_the_preset(composed: Compose) -> None:
     assert composed("data=x.yaml")["batch"] == 16
+    assert composed("data=x.yaml", "batching=auto")["batch"] == -1
     assert composed("data=x.yaml", "batching=nominal64")["nbs"] == 64
     assert composed("data=x.yaml", "batching=nominal64", "nbs=32")["nbs"] == 32
     assert composed("nbs=32", "data=x.yaml", "batching=nominal64")["nbs"] == 32

@@ -29,10 +29,10 @@ YOLO9 = {
     "degrees": 0.0, "mosaic_scale": [0.5, 1.5], "shear": 0.0, "ema_decay": 0.9999, "workers": 8, "max_labels": 300, "aux_weight": 0.25,
     "warmup_momentum": 0.8, "letterbox_pad": None,
 }  # fmt: skip
-# Ours on purpose, beside the class count, which comes from the data (there 80 stands for "not told"): amp_dtype picks bfloat16 where there is one; plots are
-# part of a run; run directories live below outputs/, where Hydra's are.
+# Ours on purpose, beside the class count, which comes from the data (there 80 stands for "not told"): amp_dtype picks bfloat16 where there is
+# one; plots are part of a run; run directories live below outputs/, where Hydra's are.
 OURS = {"amp_dtype": "auto", "save_plots": True, "project": "outputs"}
-# What has no meaning here: low-rank adapters, distillation, export, profiling, downloads that run code, a Python fall-back of the evaluator
+# What has no meaning here: low-rank adapters, distillation, export, downloads that run code, a Python fall-back of the evaluator
 # (and, for now, whatever belongs to a task that this recipe is not of).
 ABSENT = ("lora", "distill_model", "dis", "export_check", "allow_download_scripts", "faster_coco_eval", "class_weights")
 

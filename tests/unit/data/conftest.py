@@ -54,3 +54,12 @@ def build_set(tmp_path: Path) -> BuildSet:
         return write_text(root / "data.yaml", yaml or f"path: .\ntrain: images/train\n{val_line}names: [{names}]\n")
 
     return build
+
+
+@pytest.fixture
+def six_pictures(tmp_path: Path) -> Path:
+    root = tmp_path / "my data" / "ünïcode" / "ds"
+    for folder in ("a", "b"):
+        for index in range(3):
+            save_picture(root / "images" / folder / f"{index}.JPG" if index else root / "images" / folder / "deep" / f"{index}.png")
+    return root

@@ -18,15 +18,6 @@ def read(tmp_path: Path, text: str):
     return read_yaml(write_text(tmp_path / "data.yaml", text))
 
 
-@pytest.fixture
-def six_pictures(tmp_path: Path) -> Path:
-    root = tmp_path / "my data" / "ünïcode" / "ds"
-    for folder in ("a", "b"):
-        for index in range(3):
-            save_picture(root / "images" / folder / f"{index}.JPG" if index else root / "images" / folder / "deep" / f"{index}.png")
-    return root
-
-
 def names_of(root: Path, train: str, *, path_line: str = "", yaml_folder: Path | None = None, split: str = "train") -> list[str]:
     yaml_path = write_text((yaml_folder or root) / "data.yaml", f"{path_line}\ntrain: {train}\nnames: [x]\n")
     return [os.path.relpath(picture, root) for picture in list_pictures(read_yaml(yaml_path), split).pictures]
@@ -305,6 +296,6 @@ def test_a_glob_without_a_match_is_an_error(six_pictures: Path) -> None:
 
 
 def test_a_source_of_another_kind_is_an_error(six_pictures: Path) -> None:
-    write_text(six_pictures / "train.json", "{}")
+    write_text(six_pictures / "train.csv", "{}")
     with pytest.raises(UserError, match="neither a folder"):
-        names_of(six_pictures, "train.json")
+        names_of(six_pictures, "train.csv")

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
+import tempfile
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from libreyolo.data.decode import PictureError, decode_picture, fit_size, probe_picture
@@ -215,3 +220,97 @@ def test_a_broken_exif_block_costs_no_picture(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(buffer.getvalue())
     assert probe_picture(tmp_path / "a.jpg") == (6, 10)
     assert decode_picture(tmp_path / "a.jpg").shape == (6, 10, 3)
+
+
+# --- every mode that Pillow has, with the arrays it must give -------------------------------------------------------------------------------
+
+some_hw = st.tuples(st.integers(1, 7), st.integers(1, 7))
+
+
+def grey_page(hw: tuple[int, int], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, hw, dtype=np.uint8)
+
+
+def page(mode: str, hw: tuple[int, int], seed: int) -> tuple[Image.Image, np.ndarray]:
+    """A random picture in a mode, and its RGB worked out here."""
+    values = grey_page(hw, seed)
+    colours = np.random.default_rng(seed + 1).integers(0, 256, (256, 3), dtype=np.uint8)
+    if mode == "1":
+        return Image.fromarray(values > 127), np.where(values > 127, 255, 0)[..., None].repeat(3, 2)
+    if mode == "I;16":
+        wide = values.astype(np.uint16) * 256 + 17
+        return Image.fromarray(wide), np.round(wide / 257)[..., None].repeat(3, 2)
+    if mode == "P":
+        image = Image.fromarray(values, "L").convert("P")
+        image.putpalette(colours.tobytes())
+        return image, colours[values]
+    if mode == "L":
+        return Image.fromarray(values), values[..., None].repeat(3, 2)
+    solid = colours[values].astype(np.float64)
+    alpha = grey_page(hw, seed + 2)
+    if mode == "LA":
+        mixed = 114 + (values - 114.0) * alpha / 255
+        return Image.merge("LA", [Image.fromarray(values), Image.fromarray(alpha)]), mixed[..., None].repeat(3, 2)
+    if mode == "RGBA":
+        return Image.fromarray(np.dstack([colours[values], alpha])), 114 + (solid - 114) * alpha[..., None] / 255
+    return Image.fromarray(colours[values]), solid
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.sampled_from(["1", "L", "LA", "P", "RGB", "RGBA", "I;16"]), some_hw, st.integers(0, 999), st.sampled_from([".png", ".tif"]))
+def test_any_picture_of_any_mode_gives_the_rgb_that_is_worked_out(mode: str, hw: tuple[int, int], seed: int, suffix: str) -> None:
+    image, expected = page(mode, hw, seed)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"a{suffix.upper()}"
+        image.save(path)
+        found = decode_picture(path)
+        assert probe_picture(path) == hw
+    assert found.shape == (*hw, 3)
+    assert np.abs(found.astype(float) - expected).max() <= (1 if "A" in mode or mode == "I;16" else 0)
+
+
+@pytest.mark.parametrize("frames", [("GIF", ".gif"), ("TIFF", ".tif"), ("PNG", ".png"), ("WEBP", ".webp")])
+def test_the_first_frame_or_page_counts(tmp_path: Path, frames: tuple[str, str]) -> None:
+    first, second = (Image.new("RGB", (6, 4), colour) for colour in ((255, 0, 0), (0, 0, 255)))
+    options = {"lossless": True} if frames[0] == "WEBP" else {}
+    first.save(tmp_path / f"a{frames[1]}", format=frames[0], save_all=True, append_images=[second], **options)
+    assert decode_picture(tmp_path / f"a{frames[1]}").reshape(-1, 3).tolist() == [[255, 0, 0]] * 24
+    assert probe_picture(tmp_path / f"a{frames[1]}") == (4, 6)
+
+
+@pytest.mark.parametrize("value", [70000, -1])
+def test_integers_beyond_sixteen_bits_are_refused_and_never_cut(tmp_path: Path, value: int) -> None:
+    Image.fromarray(np.full((4, 4), value, np.int32)).save(tmp_path / "a.tif")
+    with pytest.raises(PictureError, match="32-bit"):
+        probe_picture(tmp_path / "a.tif")
+
+
+def test_a_decompression_bomb_is_refused_by_its_header(tmp_path: Path) -> None:
+    Image.fromarray(PIXELS).save(tmp_path / "a.png")
+    raw = bytearray((tmp_path / "a.png").read_bytes())
+    raw[16:24] = (30_000).to_bytes(4, "big") * 2  # IHDR: 900 million pixels
+    raw[29:33] = zlib.crc32(raw[12:29]).to_bytes(4, "big")
+    (tmp_path / "a.png").write_bytes(raw)
+    with pytest.raises(PictureError, match="exceeds limit"):
+        probe_picture(tmp_path / "a.png")
+
+
+def test_a_pipe_is_no_picture_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jpg")
+    with pytest.raises(PictureError, match="no regular file"):
+        probe_picture(tmp_path / "a.jpg")
+
+
+def test_a_link_to_itself_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").symlink_to(tmp_path / "a.jpg")
+    with pytest.raises(PictureError, match="symbolic links"):
+        probe_picture(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("hw", [(1, 1), (1, 900), (900, 1)])
+def test_thin_pictures_are_read_and_shrunk_to_at_least_a_pixel(tmp_path: Path, hw: tuple[int, int]) -> None:
+    Image.new("RGB", hw[::-1], (9, 8, 7)).save(tmp_path / "a.png")
+    target = fit_size(hw, (64, 64))
+    assert decode_picture(tmp_path / "a.png", target).shape == (*target, 3)
+    assert min(target) == 1
+    assert max(target) <= 64

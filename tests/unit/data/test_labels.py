@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libreyolo.data.labels import format_labels, parse_labels
+from libreyolo.data.labels import MAX_BYTES, format_labels, parse_labels, read_label_file
 
 
 def boxes_of(text: str, nc: int = 2) -> list[list[float]]:
@@ -149,7 +152,7 @@ def test_a_file_whose_rows_are_all_dropped_is_not_an_empty_file() -> None:
 
 def test_bytes_that_are_no_text_are_an_error_at_their_line() -> None:
     found = parse_labels(b"0 0.5 0.5 0.1 0.1\n" + b"\xff\xfe0\x00", 2)
-    assert found.errors == [(2, "is not UTF-8 text")]
+    assert found.errors == [(2, "is not UTF-8 text; save the file as UTF-8")]
 
 
 def test_the_smallest_and_largest_id_are_known_also_of_wrong_rows() -> None:
@@ -197,3 +200,86 @@ def test_no_bytes_raise_and_what_is_kept_is_always_a_proper_box(raw: bytes) -> N
     assert np.all(found.boxes[:, 2:] > found.boxes[:, :2])
     assert np.all((found.boxes >= 0) & (found.boxes <= 1))
     assert np.all((found.labels >= 0) & (found.labels < 3))
+
+
+# --- other people's files -----------------------------------------------------------------------------------------------------------------
+
+
+def test_four_corners_of_an_oriented_box_give_its_envelope() -> None:
+    assert boxes_of("1 0.5 0.1 0.9 0.5 0.5 0.9 0.1 0.5") == [f32(0.1, 0.1, 0.9, 0.9)]
+
+
+def test_with_kpt_shape_a_pose_row_is_its_box_and_no_polygon() -> None:
+    box, points = "1 0.5 0.5 0.2 0.4", " 0.1 0.1 2 0.9 0.9 1 0 0 0"
+    for text in (box, box + points):
+        found = parse_labels(text.encode(), 2, keypoint_numbers=9)
+        assert (found.errors, found.warnings) == ([], [])
+        assert found.boxes.tolist() == [f32(0.4, 0.3, 0.6, 0.7)]
+    wrong = parse_labels((box + " 0.1 0.1 2").encode(), 2, keypoint_numbers=9)
+    assert [(line, text.split(":")[0]) for line, text in wrong.errors] == [(1, "has 8 fields, but with this kpt_shape a row has 5 or 14")]
+
+
+@pytest.mark.parametrize("text", ["0,0.5,0.5,0.2,0.2", "0, 0.5, 0.5, 0.2, 0.2"])
+def test_commas_are_refused_with_what_to_do(text: str) -> None:
+    ((line, said),) = parse_labels(text.encode(), 2).errors
+    assert line == 1
+    assert "separated by spaces, not by commas" in said
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b"0 0.5 0.5 0.2 0.2\x00", "no number"),
+        (b"\x00" * 64, "no number"),
+        ("0 0.5 0.5 0.2 0.2".encode("utf-16"), "is not UTF-8 text"),
+        (b"\x89PNG\r\n\x1a\n", "is not UTF-8 text"),
+        (b'{"shapes": []}', "no number"),
+        (b"<annotation><object/></annotation>", "no number"),
+    ],
+)
+def test_bytes_that_are_no_rows_are_an_error_in_one_line(raw: bytes, said: str) -> None:
+    found = parse_labels(raw, 2)
+    assert len(found.labels) == 0
+    assert said in found.errors[0][1]
+    assert "\x00" not in found.errors[0][1]
+
+
+def test_the_lines_of_clipped_boxes_are_known_and_rounding_is_no_clipping() -> None:
+    found = parse_labels(b"0 0.98 0.5 0.08 0.2\n0 0.5 0.5 1.000001 0.2\n0 0.5 0.5 0.2 0.2\n", 1)
+    assert (len(found.labels), found.clipped) == (3, [1])
+
+
+def test_what_lies_in_a_label_s_place_and_is_no_file_is_an_error_and_nothing_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    (tmp_path / "folder.txt").mkdir()
+    for name in ("pipe.txt", "folder.txt"):
+        found = read_label_file(str(tmp_path / name), 1)
+        assert found is not None
+        assert found.errors == [(1, "is no regular file")]
+    assert read_label_file(str(tmp_path / "nothing.txt"), 1) is None
+    assert read_label_file(str(tmp_path / "folder.txt" / "nothing.txt"), 1) is None
+
+
+def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
+    with (tmp_path / "a.txt").open("wb") as file:
+        file.truncate(MAX_BYTES + 1)  # a hole: it takes no room
+    found = read_label_file(str(tmp_path / "a.txt"), 1)
+    assert found is not None
+    assert "more than a label file can have" in found.errors[0][1]
+
+
+corner = st.tuples(unit, unit)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.lists(corner, min_size=3, max_size=9), number_forms, gaps, ends), max_size=5))
+def test_any_polygons_give_exactly_their_envelopes(rows: list[tuple]) -> None:
+    text, expected = "", {}
+    for class_id, corners, form, gap, end in rows:
+        text += gap.join([f"{class_id}.0", *(form(number) for point in corners for number in point)]) + end
+        x1, y1, x2, y2 = np.array([*np.min(corners, axis=0), *np.max(corners, axis=0)]).astype(np.float32).tolist()
+        if x2 > x1 and y2 > y1:
+            expected[(class_id, x1, y1, x2, y2)] = None
+    found = parse_labels(text.encode(), 3)
+    assert found.errors == []
+    assert [(class_id, *box) for class_id, box in zip(found.labels.tolist(), found.boxes.tolist(), strict=True)] == list(expected)
+    assert len(found.warnings) == len(rows) - len(expected)

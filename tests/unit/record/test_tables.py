@@ -115,3 +115,13 @@ def test_values_survive_the_round_trip_to_the_last_bit(tmp_path):
     assert (row["train/loss"], row["time"]) == (0.1 + 0.2, 1e-17)
     assert read_results(tmp_path / "absent.csv") == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "results.csv"]  # no temporary file is left
+
+
+def test_a_text_that_a_spreadsheet_would_compute_stays_a_text(tmp_path):
+    texts = {"a": "=1+1", "b": "@SUM(A1)", "c": '+cmd|" /C calc"!A0', "d": "-2+3", "e": "-1e-3x", "=f": "plain"}
+    table_after(tmp_path, {"epoch": 1, "train/loss": -1.5, **texts})
+    with (tmp_path / "results.csv").open(newline="") as file:
+        header, row = list(csv.reader(file))
+    assert not [cell for cell in header if cell.startswith(tuple("=+@-"))]
+    assert row[header.index("train/loss")] == "-1.5", "numbers are numbers"
+    assert [row[header.index(name)] for name in "abcde"] == [f"'{texts[name]}" for name in "abcde"]

@@ -156,3 +156,17 @@ def test_a_tensor_of_another_shape_makes_it_another_network(saved: Callable[...,
 
 def test_more_classes_in_the_tensors_than_in_the_metadata_are_told(saved: Callable[..., Path]) -> None:
     assert "names 3 classes, but its class layers have 5" in refusal(saved(model=state_of(5)))
+
+
+def test_names_in_a_file_of_somebody_else_are_shown_and_never_obeyed(saved: Callable[..., Path]) -> None:
+    hostile = {0: "\x1b]0;owned\x07", 1: "line\nbreak", 2: "‮cat"}
+    assert LibreYOLO(saved(names=hostile)).names == {0: "\\x1b]0;owned\\x07", 1: "line\\nbreak", 2: "\\u202ecat"}
+
+
+def test_a_class_count_that_would_fill_the_memory_is_refused(saved: Callable[..., Path]) -> None:
+    assert "more than the 100000 classes" in refusal(saved(nc=10**12))
+
+
+@pytest.mark.parametrize("key", ["²", "--1", "1" * 5000])
+def test_ids_that_only_look_like_numbers_are_refused(saved: Callable[..., Path], key: str) -> None:
+    assert "neither a list nor a dict of ids to names" in refusal(saved(names={key: "a"}))

@@ -1,0 +1,126 @@
+"""batch=-1 through the doors: measured once, by the parent or by rank 0, and a plain number from then on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from libreyolo import LibreYOLO, autobatch
+from libreyolo.autobatch import Settled
+from libreyolo.engine.step import TrainStep
+from libreyolo.errors import UserError
+from tests.dist.doors.conftest import TORCHRUN, TRAIN, Workplace, words, workplace
+from tests.run.conftest import QUICK
+
+__all__ = ["workplace"]  # a fixture
+
+
+def config_of(run_dir: str | Path) -> dict[str, Any]:
+    return dict(yaml.safe_load((Path(run_dir) / "train_config.yaml").read_text()))
+
+
+@pytest.mark.slow
+def test_on_the_cpu_the_batch_is_a_fixed_one_within_the_set_and_the_nominal_batch(tiny: Path, tmp_path: Path) -> None:
+    keys = {**QUICK, "epochs": 1, "data": str(tiny), "project": str(tmp_path), "val": False, "batch": -1}
+    whole = LibreYOLO("yolo9t").train(**keys)
+    assert config_of(whole["save_dir"])["batch"] == 8  # all pictures there are
+    log = (Path(whole["save_dir"]) / "train.log").read_text()
+    assert "batch=-1: memory is measured on CUDA devices only; on cpu the global batch is 8." in log
+    nominal = LibreYOLO("yolo9t").train(**keys, nbs=4, name="nominal")
+    assert config_of(nominal["save_dir"])["batch"] == 4
+    resumed = LibreYOLO("yolo9t").train(resume=nominal["save_dir"], batch=-1, epochs=2, device="cpu")
+    assert config_of(resumed["save_dir"])["batch"] == 4  # not measured again
+
+
+@pytest.mark.slow
+def test_the_parent_measures_once_and_workers_get_a_plain_number(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def settle(job: Any, device: Any, world_size: int) -> Settled:
+        asked.append((str(device), world_size))
+        return Settled(4, "batch=-1: four")  # a worker that measured would take 8
+
+    monkeypatch.setattr(autobatch, "settle", settle)
+    keys = {**QUICK, "epochs": 1, "data": str(tiny), "project": str(tmp_path), "val": False, "batch": -1}
+    found = LibreYOLO("yolo9t").train(**keys, nproc=2, profile=True, cuda_graph=True)
+    assert asked == [("cpu", 2)]
+    assert config_of(found["save_dir"])["batch"] == 4
+    log = (Path(found["save_dir"]) / "train.log").read_text()
+    assert "batch=-1: four" in log and "global batch 4 (2 on each rank)" in log
+    # In the same run: what works on one GPU only says so, once.
+    assert log.count("profile=true is ignored with 2 ranks: profile on one GPU.") == 1
+    assert log.count("cuda_graph=true is for one GPU; on 2 ranks the network trains eagerly.") == 1
+    assert not (Path(found["save_dir"]) / "profile.txt").exists()
+
+
+@pytest.mark.slow
+def test_under_torchrun_rank_0_measures_and_every_rank_trains_at_its_number(workplace: Workplace) -> None:
+    ended = workplace.run(*TORCHRUN, TRAIN, *words(data="data/data.yaml", batch=-1, val="false"))
+    assert ended.code == 0, ended.err
+    (run_dir,) = workplace.runs
+    assert config_of(run_dir)["batch"] == 8
+    assert "on cpu the global batch is 8" in (run_dir / "train.log").read_text()
+
+
+class FakeMemory:
+    """A device of `size` bytes on which a step of b pictures takes 100 + 100 b of them."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.cleared, self.batches = size, 0, [0]
+
+    def available(self) -> int:
+        return self.size
+
+    def clear(self) -> None:
+        self.cleared += 1
+
+    def peak(self) -> int:
+        return 100 + 100 * self.batches[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("size", "most", "nbs", "batch"),
+    [
+        (1000, 99, None, 6),  # 0.7 * 1000 holds six
+        (9000, 99, None, 8),  # all pictures there are
+        (9000, 5, None, 5),  # eight and six ran out of memory
+        (310, 99, None, 1),
+        (9000, 99, 6, 6),
+    ],
+)
+def test_real_steps_are_run_and_the_largest_that_fits_is_chosen(
+    size: int, most: int, nbs: int | None, batch: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = FakeMemory(size)
+    original = TrainStep.__call__
+
+    def step(self: TrainStep, window: Any, pictures: Any) -> Any:
+        memory.batches.append(len(window[0].weight))
+        if memory.batches[-1] > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return original(self, window, pictures)
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    job = LibreYOLO("yolo9t")._job({**QUICK, "data": str(tiny), "batch": -1, "memory_fraction": 0.7, "nbs": nbs}, (), tiny.parent)
+    found = autobatch.settle(job, torch.device("cpu"), 1, memory)  # type: ignore[arg-type]
+    assert found.batch == batch
+    assert max(memory.batches) <= (nbs or 8)  # never more than is of use
+    assert f"global batch {batch} (1 device(s)" in found.note
+    if most == 5:  # what did not fit is part of the table
+        assert "8 pictures  out of memory" in found.note
+
+
+def test_where_not_even_one_picture_fits_it_is_one_sentence(tiny: Path) -> None:
+    job = LibreYOLO("yolo9t")._job({**QUICK, "data": str(tiny), "batch": -1}, (), tiny.parent)
+    with pytest.raises(UserError, match=r"batch=-1: not even one picture of 64 pixels fits into .* lower imgsz or take a smaller model"):
+        autobatch.settle(job, torch.device("cpu"), 1, FakeMemory(100))  # type: ignore[arg-type]
+
+
+def test_a_validation_does_not_measure() -> None:
+    with pytest.raises(UserError, match=r"batch=-1 measures a training; give val a number of pictures"):
+        LibreYOLO("yolo9t").val("shapes", batch=-1)

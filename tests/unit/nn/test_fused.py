@@ -1,0 +1,128 @@
+"""BatchNorm and activation as one function against torch's own layers in float64; on the CPU the kernels run in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when triton is imported
+pytest.importorskip("triton", reason="triton comes with torch's CUDA builds and is not installed here")
+
+from libreyolo.engine import fusion
+from libreyolo.engine.batchnorm import synchronise
+from libreyolo.nn.conv import ConvBNAct
+from libreyolo.nn.fused.norm_act import Running, norm_act
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+PLAIN = {0: lambda z: z, 1: F.silu, 2: F.relu}
+
+
+def maps(shape: tuple[int, int, int, int], offset: float = 0.0, seed: int = 0) -> Tensor:
+    drawn = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2 + offset
+    return drawn.to(DEVICE).contiguous(memory_format=torch.channels_last)
+
+
+def affine(channels: int) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(9)
+    return torch.rand(channels, generator=draw).to(DEVICE) + 0.5, torch.randn(channels, generator=draw).to(DEVICE)
+
+
+def fused(x: Tensor, gradient: Tensor, act: int, over_ranks: Any = None) -> dict[str, Tensor]:
+    x = x.detach().requires_grad_()
+    weight, bias = (t.requires_grad_() for t in affine(x.shape[1]))
+    running = Running(torch.zeros(x.shape[1], device=DEVICE), torch.ones(x.shape[1], device=DEVICE), 0.1)
+    y = norm_act(x, weight, bias, running, eps=1e-3, act=act, over_ranks=over_ranks)
+    y.backward(gradient)
+    return {"y": y.detach(), "x": x.grad, "weight": weight.grad, "bias": bias.grad, "mean": running.mean, "var": running.var}
+
+
+def plain(x: Tensor, gradient: Tensor, act: int) -> dict[str, Tensor]:
+    x = x.detach().double().requires_grad_()
+    weight, bias = (t.double().requires_grad_() for t in affine(x.shape[1]))
+    mean, var = torch.zeros(x.shape[1], device=DEVICE).double(), torch.ones(x.shape[1], device=DEVICE).double()
+    y = PLAIN[act](F.batch_norm(x, mean, var, weight, bias, True, 0.1, 1e-3))
+    y.backward(gradient.double())
+    return {"y": y.detach(), "x": x.grad, "weight": weight.grad, "bias": bias.grad, "mean": mean, "var": var}
+
+
+def worst(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    return max(float((found[k].double() - expected[k]).abs().max() / expected[k].abs().max()) for k in expected)
+
+
+@pytest.mark.parametrize("act", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (3, 70, 9, 7), (1, 64, 8, 8), (1, 5, 1, 1)])
+def test_outputs_gradients_and_running_statistics_are_those_of_two_layers(shape: tuple[int, int, int, int], act: int) -> None:
+    x, gradient = maps(shape), maps(shape, seed=1)
+    if shape == (1, 5, 1, 1):  # a single row: its normalised value is 0, and torch refuses it
+        found = fused(x, gradient, act)
+        assert torch.allclose(found["y"].reshape(-1), PLAIN[act](affine(5)[1]))
+        assert all(bool(torch.isfinite(value).all()) for value in found.values())
+        return
+    assert worst(fused(x, gradient, act), plain(x, gradient, act)) < 3e-6
+
+
+def test_a_channel_with_a_large_mean_keeps_its_digits() -> None:
+    x, gradient = maps((2, 6, 8, 8), offset=300.0), maps((2, 6, 8, 8), seed=1)
+    assert worst(fused(x, gradient, 1), plain(x, gradient, 1)) < 2e-5
+
+
+def test_bfloat16_maps_are_summed_in_float32() -> None:
+    x, gradient = maps((4, 8, 16, 16)).bfloat16(), maps((4, 8, 16, 16), seed=1).bfloat16()
+    found, expected = fused(x, gradient, 1), plain(x, gradient, 1)
+    assert found["y"].dtype == torch.bfloat16
+    assert worst({k: found[k] for k in ("mean", "var", "bias", "weight")}, {k: expected[k] for k in ("mean", "var", "bias", "weight")}) < 1e-5
+    assert worst(found, expected) < 1e-2
+
+
+def test_statistics_over_ranks_are_those_of_the_whole_batch() -> None:
+    x, gradient = maps((5, 6, 4, 4)), maps((5, 6, 4, 4), seed=1)
+    parts = [slice(0, 2), slice(2, 5)]  # ranks of different size
+    totals: list[Tensor] = []  # what each sum over ranks gives; one more is known after every round
+    results: list[dict[str, Tensor]] = []
+    for _ in range(4):  # three sums: two in the forward, one in the backward
+        given: list[list[Tensor]] = []
+        results = []
+        for part in parts:
+            mine: list[Tensor] = []
+
+            def over_ranks(tensor: Tensor, mine: list[Tensor] = mine) -> Tensor:
+                mine.append(tensor.clone())
+                return tensor.copy_(totals[len(mine) - 1]) if len(mine) <= len(totals) else tensor
+
+            results.append(fused(*(t[part].contiguous(memory_format=torch.channels_last) for t in (x, gradient)), 1, over_ranks))
+            given.append(mine)
+        if len(totals) < 3:
+            totals.append(given[0][len(totals)] + given[1][len(totals)])
+    assert [len(mine) for mine in given] == [3, 3]
+    whole = plain(x, gradient, 1)
+    both = {k: torch.cat([r[k] for r in results]) for k in ("y", "x")} | {k: results[0][k] + results[1][k] for k in ("weight", "bias")}
+    both |= {k: results[1][k] for k in ("mean", "var")}
+    assert worst(both, whole) < 3e-6
+
+
+def test_a_layer_keeps_its_names_and_trains_and_predicts_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion, "kernel_devices", lambda: (DEVICE,))
+    torch.manual_seed(0)
+    net, twin = (nn.Sequential(ConvBNAct(3, 8, 3), ConvBNAct(8, 4, 1, act=False)).to(DEVICE).to(memory_format=torch.channels_last) for _ in range(2))
+    twin.load_state_dict(net.state_dict())
+    names = list(net.state_dict())
+    fusion.fuse(net, over_ranks=False)
+    assert list(net.state_dict()) == names
+    assert [type(layer.bn).__name__ for layer in net] == ["FusedNormAct", "BatchNorm2d"]  # the second has no activation
+    for step in range(2):
+        x = maps((2, 3, 8, 8), seed=step)
+        for each in (net, twin):
+            each.zero_grad()
+            each(x).sin().sum().backward()
+    for (name, a), b in zip(net.named_parameters(), twin.parameters(), strict=True):
+        assert float((a.grad - b.grad).abs().max() / b.grad.abs().max()) < 1e-4, name  # float32 over two BatchNorms
+    for name, value in net.state_dict().items():
+        assert torch.allclose(value.float(), twin.state_dict()[name].float(), rtol=1e-5, atol=1e-6), name
+    assert torch.allclose(net.eval()(x), twin.eval()(x), rtol=1e-5, atol=1e-6)
+    assert type(synchronise(fusion.fuse(twin, over_ranks=True))[0].bn).__name__ == "FusedNormAct"
