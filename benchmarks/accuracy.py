@@ -1,6 +1,6 @@
 """Accuracy on small real sets from random weights: the figures of benchmarks/README.md, all jobs of one call side by side.
 
-    python benchmarks/accuracy.py --data FOLDER_WITH_bccd_AND_cards --out FOLDER
+    python benchmarks/accuracy.py --data FOLDER_WITH_bccd_cards_denoise25 --out FOLDER
 
 Every job is a command that a user could type; its run directory lies in OUT/NAME. OUT/table.md holds the results, OUT/keep/ what is worth keeping.
 """
@@ -37,6 +37,8 @@ JOBS = [
     Job("yolo9t-cards", "yolo9t", "cards", ("epochs=60", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
     Job("yolo9t-bccd-scratch20", "yolo9t", "bccd", SHORT, after=None),
     Job("yolo9t-bccd-from-cards20", "yolo9t", "bccd", SHORT, after="yolo9t-cards"),
+    # 48 pairs of 192 pixels: eight crops of each to an epoch, 2400 steps. The inputs have 20.4 dB.
+    Job("nafnets-denoise25", "nafnets", "denoise25", ("epochs=100", "batch=16", "imgsz=128", "min_samples=384", "eval_interval=5", "workers=4")),
 ]
 
 
@@ -68,18 +70,18 @@ def run(jobs: list[Job], data: Path, out: Path, devices: list[int]) -> dict[str,
 
 
 def table(jobs: list[Job], out: Path, ended: dict[str, tuple[int, float]]) -> str:
-    """Return a markdown table of the best and last validation of every job."""
-    lines = ["| job | best mAP50-95 | its mAP50 | at epoch | last mAP50-95 | seconds |", "| --- | --- | --- | --- | --- | --- |"]
+    """Return a markdown table of the best and last validation of every job, by the metric that its task is judged by."""
+    lines = ["| job | metric | best | at epoch | mAP50 there | last | seconds |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for job in jobs:
         path = out / job.name / "results.csv"
         rows = [r for r in csv.DictReader(path.open()) if r["validated"] == "1"] if path.exists() else []
         if not rows:
-            lines.append(f"| {job.name} | exit {ended[job.name][0]}, no result | | | | |")
+            lines.append(f"| {job.name} | exit {ended[job.name][0]}, no result | | | | | |")
             continue
-        best = max(rows, key=lambda r: float(r["metrics/mAP50-95"]))
-        shown = [f"{float(best[k]):.4f}" for k in ("metrics/mAP50-95", "metrics/mAP50")]
-        last = f"{float(rows[-1]['metrics/mAP50-95']):.4f}"
-        lines.append(f"| {job.name} | {shown[0]} | {shown[1]} | {best['epoch']} | {last} | {ended[job.name][1]:.0f} |")
+        best = max(rows, key=lambda r: float(r["current_metric"]))
+        shown = [best["current_metric_name"].removeprefix("metrics/"), f"{float(best['current_metric']):.4f}", best["epoch"]]
+        shown += [f"{float(best['metrics/mAP50']):.4f}" if "metrics/mAP50" in best else "", f"{float(rows[-1]['current_metric']):.4f}"]
+        lines.append(f"| {job.name} | {' | '.join(shown)} | {ended[job.name][1]:.0f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from libreyolo.assembly import check
 from libreyolo.data import pair_scan
 from libreyolo.data.restore import RestoreData, load_restore
 from libreyolo.errors import UserError
@@ -235,3 +236,24 @@ def test_a_cache_gives_the_same_pixels(cache: Any, tmp_path: Path) -> None:
     cached.train.close()
     assert cached.val is not None
     cached.val.close()
+
+
+def test_a_check_tells_everything_at_once_and_raises_nothing(tmp_path: Path) -> None:
+    pairs_below(tmp_path, "train/inputs", "train/targets", [f"{n}.png" for n in "abcdef"])
+    pairs_below(tmp_path, "val/inputs", "val/targets", ["a.png", "x.png"])
+    save_picture(tmp_path / "train" / "targets" / "b.png", (48, 64))
+    (tmp_path / "train/targets/c.png").unlink()
+    (tmp_path / "train/inputs/d.png").unlink()
+    report = check(write_text(tmp_path / "data.yaml", "train: train\nval: val\n"), task="restore", cwd=tmp_path)
+    told = {(f.level, f.split): f.what for f in report.findings}
+    assert report.has_errors
+    assert report.counts["train"] == {"pairs": 3, "skipped": 1, "16-bit pictures": 0}
+    assert "train: 1 pairs differ in size" in told["error", "train"]
+    words = " | ".join(f"{f.level} {f.what}" for f in report.findings)
+    assert "warning pairs that cannot be used and would be skipped: 1" in words
+    assert "warning targets without an input, which would not be used: 1" in words
+    assert "warning pictures of val that are in train too (the same bytes): 1" in words
+    assert report.draw_samples is not None
+    report.draw_samples(tmp_path / "samples.png")
+    assert Image.open(tmp_path / "samples.png").width > 600
+    assert check(tmp_path / "nothing.yaml", task="restore", cwd=tmp_path).has_errors
