@@ -44,11 +44,10 @@ def test_evaluation_gives_the_recorded_pictures(size: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("run", "height", "width"), [("local", 70, 500), ("local_both", 400, 448)])
-def test_large_pictures_are_pooled_in_windows_as_recorded(run: str, height: int, width: int) -> None:
+def test_large_pictures_are_pooled_in_windows_as_recorded() -> None:
     with torch.no_grad():
-        output = filled("s").double().eval()(pictures(height, width, count=1).double())
-    compare.assert_same_output(output, RECORD["s"][run], tolerance=1e-9, what=run)
+        output = filled("s").double().eval()(pictures(70, 500, count=1).double())
+    compare.assert_same_output(output, RECORD["s"]["local"], tolerance=1e-9, what="local")
 
 
 @pytest.mark.parametrize("size", BY_SIZE)

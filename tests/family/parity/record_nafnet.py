@@ -76,9 +76,8 @@ def main(folder: str) -> None:
         rows = "".join(f"{name}\t{shape}\n" for name, shape in keys_of(network(size)))
         with gzip.GzipFile(Path(folder) / f"keys-nafnet-{size}.tsv.gz", "wb", mtime=0) as file:
             file.write(f"name\tshape\n{rows}".encode())
-    # Sides above 384 are pooled locally; 70 is no multiple of 16.
+    # A side above 384 is pooled locally; 70 is no multiple of 16.
     record["s"]["local"] = forward_numbers("s", 70, 500, 1)
-    record["s"]["local_both"] = forward_numbers("s", 400, 448, 1)
     record["similarity"] = similarity_numbers()
     record["s"]["predict"] = predict_numbers()
     (Path(folder) / "nafnet.json").write_text(json.dumps(record, indent=0).replace("\n", "") + "\n")
