@@ -43,7 +43,8 @@ def measure(model: str, data: Path, batch: int, workers: int, steps: int) -> str
             break
 
     def one(index: int) -> None:
-        step([batches[index % len(batches)]], [batch])
+        step.backward([batches[index % len(batches)]], [batch])
+        step.move()
         if training.ema:
             training.ema.update(training.bare)
 
@@ -60,7 +61,8 @@ def measure(model: str, data: Path, batch: int, workers: int, steps: int) -> str
     loader.reset_waiting()
     for epoch in range(1, 50):
         for held in loader.epoch(epoch):
-            step([held], [batch])
+            step.backward([held], [batch])
+            step.move()
             seen += 1
             if seen == steps:
                 break

@@ -18,6 +18,8 @@ from launch.errors import (
 from launch.failure import is_consequence
 from launch.group import choose_backend, process_group
 from launch.guard import check_main_guard
+from launch.leaving import told_of_signals
+from launch.owned_folder import owned_folder
 from launch.spawn import check_can_spawn, spawn_ddp_train
 from launch.support import require_spawn_support
 
@@ -41,9 +43,11 @@ __all__ = [
     "detect",
     "is_consequence",
     "is_one_sentence",
+    "owned_folder",
     "parse",
     "process_group",
     "require_spawn_support",
     "spawn_ddp_train",
     "strip_local_rank",
+    "told_of_signals",
 ]

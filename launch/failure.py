@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launch.errors import RankFailedError, is_one_sentence
 from launch.guard import main_path
-from launch.lifeline import ENDED_BY_SIGTERM
+from launch.leaving import EXIT_CODES
 from launch.worker import LOADING, Report
 
 # What ranks say when another one is gone; such a rank is not the first to fail, whatever the clock says.
@@ -88,7 +88,8 @@ def cause(failure: Failure) -> str:
             return f"called sys.exit({report.message}) before its work was done"
         verb = "could not load what was sent to it" if report.stage == LOADING else "raised"
         return f"{verb}{':' if report.stage == LOADING else ''} {report.type_name}: {report.message}".rstrip(": ")
-    code = -signal.SIGTERM if failure.exit_code == ENDED_BY_SIGTERM else failure.exit_code
+    code = failure.exit_code
+    code = -EXIT_CODES[code] if code in EXIT_CODES else code
     if code is not None and code < 0:
         name = _signal_name(-code)
         return f"was killed by signal {-code} ({name}){HINTS.get(name, '')}"

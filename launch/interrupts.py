@@ -1,6 +1,7 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 while the parent waits for its workers.
+"""Ctrl-C, SIGTERM, SIGUSR1 and SIGUSR2 while the parent waits for its workers.
 
-Handlers only note the signal; the waiting loop acts. A handler that the program installed itself (submitit's, say) stays in charge:
+Handlers only note the signal; the waiting loop acts: Ctrl-C ends the workers, the others are passed on to them, who may save something first.
+A handler that the program installed itself (submitit's, say) stays in charge:
 whatever it raises ends the workers too.
 """
 
@@ -15,58 +16,71 @@ from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-log = logging.getLogger(__name__)
+from launch.errors import is_one_sentence
+from launch.leaving import SIGNALS, name_of
 
-EXIT_CODE_SIGTERM = 128 + int(signal.SIGTERM)
+log = logging.getLogger(__name__)
 
 
 class Interrupts:
-    """A context in which signals are noted; everything is as before afterwards.
+    """A context in which signals are noted; everything is as before afterwards. A signal that nobody acted on ends the program when it is left.
 
     Does nothing outside the main thread, where Python allows none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, num_processes: int) -> None:
+        self.num_processes = num_processes
         self.received: list[int] = []
         self._previous: dict[int, Any] = {}
+        self._returned: set[int] = set()
         self._acted = False
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
             self._take(signal.SIGINT, signal.default_int_handler)
-            self._take(signal.SIGTERM, signal.SIG_DFL)
-            if hasattr(signal, "SIGUSR1"):
-                self._take(signal.SIGUSR1, signal.SIG_DFL)
+            for number in SIGNALS:
+                self._take(number, signal.SIG_DFL)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, previous in self._previous.items():
             signal.signal(number, previous)
-        if not self._acted and self.count_endings():
-            # It came while a failure was being cleaned up, and counts for whatever the program does next.
+        if not self._acted and self.received:
+            # It came while a failure was being cleaned up, or after the work was done, and counts for whatever the program does next.
             self._acted = True
-            ending = self._ending(next(number for number in self.received if number in (signal.SIGINT, signal.SIGTERM)))
-            raise ending from error
+            if error is not None and is_one_sentence(error):
+                log.error("%s", error)
+            raise self._ending(self.received[0]) from error
 
-    def act(self, num_processes: int, started_pids: Iterable[int]) -> None:
-        """Raise KeyboardInterrupt for Ctrl-C and SystemExit(143) for SIGTERM, after one line; pass SIGUSR1 on to the ranks."""
-        for number in list(self.received):
-            if number in (signal.SIGINT, signal.SIGTERM):
-                log.warning("%s: ending %d processes", "Interrupted" if number == signal.SIGINT else "Terminated", num_processes)
-                self._acted = True
-                raise self._ending(number)
-            self.received.remove(number)
-            for pid in started_pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, number)
+    def new(self) -> list[int]:
+        """Return the signals that ask the ranks to leave and were not returned before. Raises KeyboardInterrupt for Ctrl-C, after one line."""
+        if signal.SIGINT in self.received:
+            log.warning("Interrupted: ending %d processes", self.num_processes)
+            self._acted = True
+            raise KeyboardInterrupt
+        found = [number for number in dict.fromkeys(self.received) if number not in self._returned]
+        self._returned.update(found)
+        return found
+
+    def pass_on(self, number: int, pids: Iterable[int]) -> None:
+        """Send the ranks the signal that this process got, after one line."""
+        log.warning("%s: asking %d processes to save and leave", name_of(number), self.num_processes)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def ending(self, number: int) -> BaseException:
+        """Return what ends the program when its ranks have left."""
+        self._acted = True
+        return self._ending(number)
 
     def count_endings(self) -> int:
         """Return how often this process was asked to end."""
-        return sum(number in (signal.SIGINT, signal.SIGTERM) for number in self.received)
+        return len(self.received)
 
     @staticmethod
     def _ending(number: int) -> BaseException:
-        return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(EXIT_CODE_SIGTERM)
+        return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
     def _take(self, number: int, only_from: object) -> None:
         if signal.getsignal(number) is only_from or signal.getsignal(number) == only_from:

@@ -15,10 +15,10 @@ import signal
 import sys
 import threading
 from multiprocessing.connection import Connection
-from types import FrameType
+
+from launch.leaving import NOW, SIGNALS, leave_at_once
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-ENDED_BY_SIGTERM = 128 + int(signal.SIGTERM)
 
 
 def settle_in(lifeline: Connection, parent_pid: int) -> None:
@@ -27,10 +27,10 @@ def settle_in(lifeline: Connection, parent_pid: int) -> None:
         os.setpgid(0, 0)  # so that one killpg takes the loader workers too
         # A background group that prints to a terminal with `stty tostop` would be stopped.
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-        # Its default would kill the rank; the function may set its own handler, and the parent passes the signal on.
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
-    # A terminal sends Ctrl-C to everybody; the parent decides and asks with SIGTERM. Blocked since the start, see spawn.py.
+    # Until the function, which may save something first, sets handlers of its own.
+    for number in (*SIGNALS, NOW):
+        signal.signal(number, leave_at_once)
+    # A terminal sends Ctrl-C to everybody; the parent decides and tells its workers. Blocked since the start, see spawn.py.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -46,11 +46,6 @@ def kill_group(pid: int) -> None:
     if sys.platform != "win32":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-
-
-def _leave(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once: a second one must not interrupt the clean-up
-    raise SystemExit(ENDED_BY_SIGTERM)
 
 
 def _watch(lifeline: Connection) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from multiprocessing import Pipe
@@ -21,6 +20,7 @@ from launch.errors import LaunchError
 from launch.guard import check_main_guard, check_startable, guard_note
 from launch.interrupts import Interrupts, sigint_blocked
 from launch.output import RankOutput
+from launch.owned_folder import owned_folder
 from launch.payload import dumps
 from launch.supervise import Supervisor
 
@@ -43,6 +43,7 @@ def spawn_ddp_train(
     log_tail_dir: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     grace_seconds: float = 5.0,
+    leave_seconds: float = 24.0,
 ) -> Any:
     """Call `function(*args)` in `num_processes` new processes and return what rank 0's call returned (it must be picklable).
 
@@ -53,8 +54,9 @@ def spawn_ddp_train(
 
     Raises, before any process starts: SpawnGuardError (`guard`; a script without a main guard, or one that can't be imported) and
     PayloadError (names what can't be pickled). Raises, after every process has ended: the first failing rank's exception itself if it is a
-    user's mistake, else RankFailedError from it; KeyboardInterrupt on Ctrl-C; SystemExit(143) on SIGTERM. Processes are asked with SIGTERM
-    and killed `grace_seconds` later, loader workers included; when this process is killed, they end by themselves.
+    user's mistake, else RankFailedError from it; KeyboardInterrupt on Ctrl-C. On SIGTERM, SIGUSR1 and SIGUSR2, whichever process got it, the ranks
+    have `leave_seconds` to save and to leave with exit code 128 + its number, with which SystemExit is raised here. Otherwise processes are told
+    to leave at once and killed `grace_seconds` later, loader workers included; when this process is killed, they end by themselves.
     """
     if num_processes < 1:
         raise LaunchError(f"num_processes={num_processes} must be 1 or more.")
@@ -65,15 +67,15 @@ def spawn_ddp_train(
     note = guard_note(os.getpid())
     note.unlink(missing_ok=True)
     with contextlib.ExitStack() as stack:
-        interrupts = stack.enter_context(Interrupts())
+        interrupts = stack.enter_context(Interrupts(num_processes))
         stack.callback(note.unlink, missing_ok=True)
-        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="launch-", dir=log_tail_dir, ignore_cleanup_errors=True)))
+        directory = stack.enter_context(owned_folder("launch-", log_tail_dir))
         store = _hold_store(num_processes)
         job = worker.Job(directory, num_processes, store.port, os.getpid(), _num_cores(), dict(env or {}))
         job.payload.write_bytes(payload)
         output = RankOutput(directory)
         stack.callback(output.close)
-        supervisor = Supervisor(job, output, interrupts, note, grace_seconds)
+        supervisor = Supervisor(job, output, interrupts, note, grace_seconds, leave_seconds)
         stack.callback(supervisor.end)
         log.info("Starting %d processes", num_processes)
         for rank in range(num_processes):

@@ -14,6 +14,7 @@ from launch.errors import SpawnGuardError
 from launch.failure import Failure, as_exception, first, read_report
 from launch.guard import GUARD_SENTENCE
 from launch.interrupts import Interrupts
+from launch.leaving import EXIT_CODES, NOW, name_of
 from launch.lifeline import kill_group
 from launch.output import RankOutput, tail
 from launch.worker import Job
@@ -30,29 +31,34 @@ LEAVING_SECONDS = 60.0
 class Supervisor:
     """The running ranks of one job. `processes[r]` is rank r; fewer than the job's ranks while it is being started."""
 
-    def __init__(self, job: Job, output: RankOutput, interrupts: Interrupts, guard_note: Path, grace_seconds: float) -> None:
+    def __init__(self, job: Job, output: RankOutput, interrupts: Interrupts, guard_note: Path, grace_seconds: float, leave_seconds: float) -> None:
         self.job = job
         self.output = output
         self.interrupts = interrupts
         self.guard_note = guard_note
         self.grace_seconds = grace_seconds
+        self.leave_seconds = leave_seconds
         self.processes: list[BaseProcess] = []
         self.lifelines: list[Connection] = []  # the parent's ends; a rank is killed when its own is closed (lifeline.py)
         self._ended = False
+        self._leaving = 0  # the signal because of which ranks leave
+        self._leave_until = 0.0
 
     def wait(self) -> None:
         """Return when every rank's function has returned and its process is gone; raise the first failure, or the user's wish to end."""
         leaving_until: float | None = None
         while True:
             self.check_interrupts()
+            self._check_leaving()
             failures = self._failures()
             if failures:
                 raise self._explain(failures)
             staying = [process for process in self.processes if exit_code(process) is None]
-            if not staying:
+            done = all(self.job.done(rank).exists() for rank in range(len(self.processes)))
+            if not staying and done:
                 self._warn_of_crashes_after_the_end()
                 return
-            if all(self.job.done(rank).exists() for rank in range(len(self.processes))):
+            if done:
                 leaving_until = leaving_until or time.monotonic() + LEAVING_SECONDS
                 if time.monotonic() > leaving_until:
                     log.warning("The work is done, but %d processes did not leave within %d s: ending them", len(staying), int(LEAVING_SECONDS))
@@ -62,12 +68,36 @@ class Supervisor:
             multiprocessing.connection.wait([process.sentinel for process in staying], timeout=POLL_SECONDS)
 
     def check_interrupts(self) -> None:
-        """Act on the signals that came in; see `Interrupts.act`."""
-        started = [process.pid for rank, process in enumerate(self.processes) if self.job.started(rank).exists() and exit_code(process) is None]
-        self.interrupts.act(self.job.num_processes, [pid for pid in started if pid is not None])
+        """Act on the signals that came in: end everything, or pass them on to the ranks and give these time to leave."""
+        for number in self.interrupts.new():
+            if not all(self.job.started(rank).exists() for rank in range(self.job.num_processes)):
+                log.warning("%s: ending %d processes", name_of(number), self.job.num_processes)  # they have nothing to save
+                raise self.interrupts.ending(number)
+            if not self._leaving:
+                self._expect_leaving(number)
+            self.interrupts.pass_on(number, [process.pid for process in self.processes if process.pid and exit_code(process) is None])
+
+    def _expect_leaving(self, number: int) -> None:
+        self._leaving, self._leave_until = number, time.monotonic() + self.leave_seconds
+
+    def _check_leaving(self) -> None:
+        """Raise what ends the program when the ranks have left because of a signal, whichever process got it, or took too long to."""
+        left = [rank for rank in range(len(self.processes)) if self.job.left(rank).exists()]
+        if left and not self._leaving:
+            rank = left[0]
+            self._expect_leaving(EXIT_CODES[int(self.job.left(rank).read_text())])
+            log.warning("Rank %d left because of %s", rank, name_of(self._leaving))
+        if not self._leaving:
+            return
+        if left and all(exit_code(process) is not None for process in self.processes) and not self._failures():
+            raise self.interrupts.ending(self._leaving)
+        if time.monotonic() > self._leave_until:
+            staying = sum(exit_code(process) is None for process in self.processes)
+            log.warning("%d processes did not leave within %g s: ending them", staying, self.leave_seconds)
+            raise self.interrupts.ending(self._leaving)
 
     def end(self) -> None:
-        """Leave no process behind: SIGTERM, the grace, then SIGKILL for the ranks and whatever they started.
+        """Leave no process behind: a word, the grace, then SIGKILL for the ranks and whatever they started.
 
         A second Ctrl-C ends the grace.
         """
@@ -76,7 +106,7 @@ class Supervisor:
         for rank, process in enumerate(self.processes):
             # A rank that reported an exception is on its way out, and mustn't be disturbed in it.
             if exit_code(process) is None and not self.job.error(rank).exists():
-                process.terminate()
+                _tell_to_leave(process)
         deadline = time.monotonic() + self.grace_seconds
         endings = self.interrupts.count_endings()
         while time.monotonic() < deadline and self.interrupts.count_endings() <= endings:
@@ -105,7 +135,7 @@ class Supervisor:
             if self.job.done(rank).exists():
                 continue
             report = read_report(self.job.error(rank))
-            if report is None and code is None:
+            if self.job.left(rank).exists() or (report is None and code is None):
                 continue
             if code is not None and self.guard_note.exists():
                 raise SpawnGuardError(GUARD_SENTENCE)
@@ -122,7 +152,11 @@ class Supervisor:
                 break
             multiprocessing.connection.wait(staying, timeout=POLL_SECONDS)
             self.check_interrupts()
+            self._check_leaving()
             failures = self._failures()
+        if self._leaving and all(failure.is_consequence for failure in failures):
+            self.end()
+            return self.interrupts.ending(self._leaving)
         failure = first(failures)
         self.end()  # first, so that all it said is there to be read
         self.output.close()
@@ -133,6 +167,14 @@ class Supervisor:
             code = exit_code(process)
             if code:
                 log.warning("The work is done, but rank %d then ended with exit code %d", rank, code)
+
+
+def _tell_to_leave(process: BaseProcess) -> None:
+    """Ask a rank to leave without saving anything: for a job that has failed, or that Ctrl-C ends."""
+    if os.name == "posix" and process.pid is not None:
+        os.kill(process.pid, NOW)  # not reaped yet, so the number is its own
+    else:
+        process.terminate()
 
 
 def exit_code(process: BaseProcess) -> int | None:

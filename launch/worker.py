@@ -1,7 +1,8 @@
 """The inside of one worker process: become a rank, call the function, report.
 
 A report is a file in the job's directory: `rank<N>.started` when the import of the script is over, `rank<N>.done` when the function
-returned (rank 0's holds the result), `rank<N>.error` when it raised. A rank that ends with neither was killed or left by itself.
+returned (rank 0's holds the result), `rank<N>.error` when it raised, `rank<N>.left` (its exit code) when a signal asked it to leave. A rank
+that ends with none of these was killed or left by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 import torch
 
 from launch.environment import SPAWNED
-from launch.lifeline import ENDED_BY_SIGTERM, settle_in
+from launch.leaving import EXIT_CODES
+from launch.lifeline import settle_in
 
 LOADING = "loading what was sent"
 TRAINING = "calling the function"
@@ -52,6 +54,9 @@ class Job:
     def error(self, rank: int) -> Path:
         return self.directory / f"rank{rank}.error"
 
+    def left(self, rank: int) -> Path:
+        return self.directory / f"rank{rank}.left"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -80,8 +85,9 @@ def enter(_index: int, rank: int, job: Job, lifeline: Connection) -> None:
         result = function(*args)
         _write(job.done(rank), pickle.dumps(result if rank == 0 else None))
     except BaseException as error:
-        if isinstance(error, SystemExit) and error.code == ENDED_BY_SIGTERM:
-            raise  # the parent asked for it
+        if isinstance(error, SystemExit) and error.code in EXIT_CODES:
+            _write(job.left(rank), str(error.code).encode())  # sooner than the exit code, which a crowded machine takes seconds to show
+            raise
         when = time.monotonic()
         _write(job.error(rank), pickle.dumps(_report(error, stage, when)))
         raise SystemExit(1) from error

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -30,6 +28,8 @@ from libreyolo.place import Place, earlier_life, train_at
 from libreyolo.predict import run as run_prediction
 from libreyolo.recipe import Recipe, checks
 from libreyolo.recipe.checks import image_hw, image_size, on_stride
+from libreyolo.record.callbacks import check_callbacks, split_loggers
+from libreyolo.record.trackers import require_packages
 from libreyolo.results import Result, save_all
 
 
@@ -94,15 +94,21 @@ class LibreYOLO:
 
         data: path of a data.yaml or a built-in name. cfg: a yaml of arguments; those given here win. The other arguments are the keys of the
         family's recipe (`python train.py --help`); an unknown one is an error. More than one device starts one process for each; the calling
-        script needs its `if __name__ == "__main__":` guard then. Callbacks (any of the methods of `interfaces.events.Listener`) are called on
-        rank 0 only. Where processes are started they are pickled and live in rank 0's process: what they store in themselves stays there, so
-        what must come back goes into a file (`event.run_dir`).
+        script needs its `if __name__ == "__main__":` guard then.
+
+        callbacks: objects with any of the methods of `interfaces.events.Listener`, or functions, which are called after every epoch with its
+        `EpochEnd`. `loggers` takes such objects too, beside the names of the built-in ones. They are called on rank 0 only; `event.stop("why")`
+        ends the run well, an exception ends it on every rank. Where processes are started they are pickled and live in rank 0's process: what
+        they store in themselves stays there, so what must come back goes into a file (`event.run_dir`).
 
         Returns a dict: save_dir, best_checkpoint, last_checkpoint, best_metric, val_metrics, epoch_losses and more. Raises UserError (a
         ValueError) for what the user can mend, before any worker starts where it can be known.
         """
         launch.check_main_guard()
         place = _place or Place(Path.cwd())
+        check_callbacks("callbacks", callbacks)
+        if "loggers" in arguments:
+            check_callbacks("loggers", arguments["loggers"], names=True)
         typed = _read_cfg(cfg, place.cwd) | arguments | ({} if data is None else {"data": str(data)})
         job = self._job(typed, callbacks, place.cwd)
         environment = launch.detect(os.environ)
@@ -127,6 +133,8 @@ class LibreYOLO:
 
         restarted: torchrun started the script again, so a run that has finished meanwhile is no mistake.
         """
+        names, own_loggers = split_loggers(typed.get("loggers", []))
+        typed = {**typed, "loggers": names} if own_loggers else typed
         project = _below(cwd, str(typed.get("project", Recipe.project)))
         found = resume.find_checkpoint(self._resume_request(typed), project, cwd)
         resumed = resume.open_checkpoint(found) if found else None
@@ -138,6 +146,7 @@ class LibreYOLO:
             arguments.pop("family", None), arguments.pop("size", None)
         recipe = schema.resolve(self.family, self.size, arguments)
         recipe = replace(recipe, project=str(project), weights=recipe.weights if resumed else self._origin or None)
+        require_packages(recipe.loggers)
         if resumed and not restarted:
             resume.refuse_finished(resumed, recipe.epochs)
         if resumed:  # the checkpoint's network, classes and input convention: its tensors must fit, its pictures look as they did
@@ -151,7 +160,7 @@ class LibreYOLO:
         on_stride(recipe.imgsz, spec.stride)
         extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
         extras = {**extras, **recipe.file_extras()}
-        return run.Job(self.family, recipe, spec, self._start(recipe, cwd, resumed), extras, cwd, resumed, tuple(callbacks))
+        return run.Job(self.family, recipe, spec, self._start(recipe, cwd, resumed), extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
@@ -222,13 +231,10 @@ class LibreYOLO:
             arguments["batch"] = job.recipe.batch
         order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place, job.note)
         launch.check_can_spawn(_train_worker, (order,))
-        folder = Path(tempfile.mkdtemp(prefix="libreyolo_train_"))
-        try:
+        with launch.owned_folder("libreyolo_train_") as folder:
             order = replace(order, model=self._worker_model(folder))
             outcome: run.Outcome = launch.spawn_ddp_train(_train_worker, (order,), num_processes=placement.num_processes)
             return outcome
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def _worker_model(self, folder: Path) -> str:
         """Return what a worker builds its model from: the name for random weights, else a temporary file with this model's weights."""

@@ -12,19 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from libreyolo.assembly.parts import Assembly, Seat
-from libreyolo.engine import collectives
+from libreyolo.engine import collectives, rank_state
 from libreyolo.engine.batchnorm import synchronise, warn_small_batch
 from libreyolo.engine.compilation import compiled
 from libreyolo.engine.cuda_graph import GraphedNetwork
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
 from libreyolo.engine.fusion import fuse
+from libreyolo.engine.interruption import Interruption
+from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.optimizer import build_optimizer, parameter_groups
 from libreyolo.engine.precise_bn import recompute_statistics
 from libreyolo.engine.progress import Progress
+from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
-from libreyolo.engine.trainer import EpochSummary, Plan, Trainer
+from libreyolo.engine.trainer import Plan, Trainer
 from libreyolo.errors import UserError
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
@@ -97,6 +100,11 @@ class Training:
     optimizer: torch.optim.Optimizer
     stack: ExitStack  # what ends with the training
 
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The network and its average, where there is one."""
+        return [self.bare, *([self.ema.average] if self.ema else [])]
+
     def load_state(self, content: Mapping[str, Any]) -> None:
         """Put a training checkpoint back: weights, average, optimiser, scaler. Raises UserError for what is missing or does not fit."""
         live = content.get("train_model", content["model"])
@@ -108,6 +116,8 @@ class Training:
             self.optimizer.load_state_dict(content["optimizer"])
             if content.get("scaler"):
                 self.trainer.step.scaler.load_state_dict(content["scaler"])
+            if content.get("ranks"):  # the run ended in the middle of an epoch
+                self.trainer.earlier_losses = rank_state.put_back(content["ranks"], self.modules)
         except (KeyError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"The checkpoint does not fit this run and was not resumed: {reason}") from error
@@ -127,6 +137,9 @@ def training(
     progress: Progress,
     save: Callable[[EpochSummary], None],
     tell: Callable[[str, Any], None],
+    stop_asked: Callable[[], str] = lambda: "",
+    save_midway: Callable[[LossLog], None] = lambda losses: None,
+    interruption: Interruption | None = None,
 ) -> Training:
     """Return everything that training needs, on this rank's device."""
     device = seat.device
@@ -154,15 +167,23 @@ def training(
     stack = ExitStack()
     stack.enter_context(compiled(bare, recipe.compile))
     wrapped = _graphed(collectives.wrap(bare, device), recipe, seat)
-    step = TrainStep(wrapped, task, optimizer, device=device, amp_dtype=amp_dtype(recipe, device), clip_max_norm=recipe.clip_max_norm)
+    interruption = interruption or Interruption()
+    step = TrainStep(
+        wrapped,
+        task,
+        optimizer,
+        device=device,
+        amp_dtype=amp_dtype(recipe, device),
+        clip_max_norm=recipe.clip_max_norm,
+        asked_to_leave=interruption.asked,
+    )
     train_loader = assembly.train_loader(seat, recipe.batch)
     val_loader = assembly.val_loader(seat, max(recipe.batch // seat.world_size, 1)) if recipe.val else None
     accumulate = accumulation(recipe)
     steps_per_epoch = -(-train_loader.steps(0) // accumulate)
 
     def before_last_validation(judged: nn.Module, epoch: int) -> None:
-        if recipe.precise_bn:
-            recompute_statistics(judged, task, train_loader, recipe.precise_bn, epoch=epoch)
+        recompute_statistics(judged, task, train_loader, recipe.precise_bn, epoch=epoch, leaving=interruption.asked_anywhere)
 
     trainer = Trainer(
         net=wrapped,
@@ -183,11 +204,15 @@ def training(
             val_loss=recipe.val_loss,
             max_steps=recipe.max_steps,
             stop_after_epoch=recipe.stop_after_epoch,
+            nonfinite=recipe.nonfinite,
         ),
         progress=progress,
         save=save,
         tell=tell,
-        before_last_validation=before_last_validation,
+        stop_asked=stop_asked,
+        save_midway=save_midway,
+        interruption=interruption,
+        before_last_validation=before_last_validation if recipe.precise_bn else None,
     )
     for loader in filter(None, (train_loader, val_loader)):
         stack.callback(loader.close)

@@ -210,7 +210,8 @@ def train_job(cfg: DictConfig) -> float:
     is_sweep = hydra.mode == RunMode.MULTIRUN
     try:
         config: Any = OmegaConf.to_container(cfg, resolve=True)
-        best = train_from_config(config, list(hydra.overrides.task), hydra_runs.place_of(run_dir, cwd))
+        place = hydra_runs.place_of(run_dir, cwd, cwd / hydra.sweep.dir if is_sweep else None)
+        best = train_from_config(config, list(hydra.overrides.task), place)
     except Exception as error:
         if is_sweep:
             run_files.append_failure(run_dir, error)

@@ -6,8 +6,10 @@ non-zero exit code; in Python it is a `ValueError`. A real bug is never wrapped 
 
 from __future__ import annotations
 
+import errno
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -34,6 +36,33 @@ def printable(text: str, keep: str = "") -> str:
     """Return `text` as one line that is safe on a terminal and in a log: control characters are written as their escapes (`\\n`, `\\x1b`), those in
     `keep` left as they are."""
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
+
+
+class AgreedError(UserError):
+    """A UserError that every rank raises at the same place, because all of them know the same; rank 0 alone says it."""
+
+
+# What a machine may run out of, and what to do.
+RUN_OUT = {
+    errno.EMFILE: "raise ulimit -n in the shell that starts the training, or lower workers",
+    errno.ENFILE: "the whole system has reached its limit: end other programs, or lower workers",
+    errno.ENOSPC: "make room, or choose another place with project=",
+    errno.EDQUOT: "make room below your quota, or choose another place with project=",
+}
+
+
+@contextmanager
+def of_the_machine() -> Iterator[None]:
+    """Turn an OSError that says what the machine ran out of into a UserError of this rank, with what to do about it."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in RUN_OUT:
+            raise
+        what = f"{error.filename}: " if error.filename else ""
+        told = UserError(f"{what}{error.strerror}; {RUN_OUT[error.errno]}.")
+        told.on_every_rank = False
+        raise told from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

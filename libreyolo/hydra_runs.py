@@ -59,9 +59,10 @@ def register() -> None:
     OmegaConf.register_new_resolver("sweep_dir", _sweep_dir, replace=True)
 
 
-def place_of(run_dir: Path, cwd: Path) -> Place:
-    """Return where a job of this process trains."""
-    return Place(cwd, run_dir, restarted=_process.restarted and run_dir == _process.run_dir)
+def place_of(run_dir: Path, cwd: Path, sweep_dir: Path | None = None) -> Place:
+    """Return where a job of this process trains; `sweep_dir` where it is a job of a sweep, whose day and time then name its group."""
+    group = "/".join(sweep_dir.absolute().parts[-2:]) if sweep_dir is not None else ""
+    return Place(cwd, run_dir, restarted=_process.restarted and run_dir == _process.run_dir, group=group)
 
 
 def summary() -> str | None:

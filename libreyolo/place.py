@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launch import restart, rundir
+from launch import restart, rundir, told_of_signals
 from libreyolo import run, run_files
 from libreyolo.assembly.parts import Seat
+from libreyolo.engine.interruption import Interruption
 from libreyolo.errors import UserError
 
 
@@ -17,16 +18,20 @@ class Place:
     """Where a training happens.
 
     cwd: what relative paths count from. run_dir: the directory that the Hydra door settled, None to settle one below project/name. restarted:
-    `run_dir` is that of an earlier life of this torchrun job.
+    `run_dir` is that of an earlier life of this torchrun job. group: name of the sweep that the run belongs to.
     """
 
     cwd: Path
     run_dir: Path | None = None
     restarted: bool = False
+    group: str = ""
 
 
 def train_at(job: run.Job, seat: Seat, place: Place) -> run.Outcome:
-    """Train on this rank in the directory that rank 0 settles; one that is new and stays without a run is removed again."""
+    """Train on this rank in the directory that rank 0 settles; one that is new and stays without a run is removed again.
+
+    Raises Interrupted, with everything saved, after SIGTERM, SIGUSR1 or SIGUSR2 to any rank.
+    """
     made: list[Path] = []
 
     def settle() -> Path:
@@ -35,8 +40,10 @@ def train_at(job: run.Job, seat: Seat, place: Place) -> run.Outcome:
             made.append(directory)
         return directory
 
+    interruption = Interruption()
     try:
-        return run.train(job, seat, settle)
+        with told_of_signals(interruption.ask):
+            return run.train(replace(job, group=place.group), seat, settle, interruption)
     except UserError:
         for directory in made:
             run_files.remove_unstarted(directory)

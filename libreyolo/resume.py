@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,15 @@ def merged_arguments(resumed: Resumed, typed: Mapping[str, Any]) -> dict[str, An
     return {**saved, **typed}
 
 
+def _is_closed(run_dir: Path) -> bool:
+    """Return whether the run in a directory came to its end; True where nothing tells."""
+    try:
+        status = json.loads((run_dir / "status.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return True
+    return not isinstance(status, dict) or status.get("state") == "completed"
+
+
 def refuse_other_model(resumed: Resumed, family: str, size: str) -> None:
     """Raise when the checkpoint is of another model than the one that is to go on."""
     saved = f"{resumed.config['family']}{resumed.config['size']}"
@@ -85,7 +95,10 @@ def refuse_other_model(resumed: Resumed, family: str, size: str) -> None:
 
 
 def refuse_finished(resumed: Resumed, epochs: int) -> None:
-    """Raise when nothing is left to train. More epochs than the run was planned for re-plan it: the learning rate goes on along the longer curve."""
+    """Raise when nothing is left to train. More epochs than the run was planned for re-plan it: the learning rate goes on along the longer curve.
+
+    A run that was ended between its last checkpoint and its end may go on: what comes after the last epoch is left of it.
+    """
     done = int(resumed.content["progress"]["epoch"])
-    if done >= epochs:
+    if done >= epochs and _is_closed(resumed.run_dir):
         raise UserError(f"{resumed.path} has finished all {done} of its {epochs} epochs; give a larger epochs= to train on.")

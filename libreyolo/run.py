@@ -4,28 +4,33 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
-from libreyolo.assembly.parts import Assembly, Seat
-from libreyolo.engine import checkpoint, collectives
+from libreyolo.assembly.parts import Assembly, HasExample, Seat
+from libreyolo.engine import checkpoint, collectives, rank_state
 from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.interruption import Interruption
+from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
-from libreyolo.engine.trainer import EpochSummary, Trainer
-from libreyolo.errors import UserError
+from libreyolo.engine.reports import EpochSummary
+from libreyolo.engine.trainer import Trainer
+from libreyolo.errors import AgreedError, UserError, of_the_machine
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.recipe import Recipe
-from libreyolo.record.listeners import run_listeners
+from libreyolo.record.listeners import Listeners
 from libreyolo.record.run_log import run_log
+from libreyolo.record.trackers import TrackedRun
 from libreyolo.resume import Resumed
 from libreyolo.saving import Saver
 
@@ -46,6 +51,8 @@ class Job:
     cwd: Path
     resumed: Resumed | None = None
     callbacks: Sequence[Any] = ()
+    loggers: Sequence[Any] = ()  # the user's own; those that have a name are in the recipe
+    group: str = ""  # of the sweep that this run belongs to
     note: str = ""  # about the choice of devices and batch, for the log; lines
 
 
@@ -58,33 +65,35 @@ class Outcome:
     result: dict[str, Any]
 
 
-def train(job: Job, seat: Seat, settle_directory: Callable[[], Path]) -> Outcome:
+def train(job: Job, seat: Seat, settle_directory: Callable[[], Path], interruption: Interruption | None = None) -> Outcome:
     """Train on this rank; the process group, if any, is already there.
 
-    settle_directory: called on rank 0 only; its directory is broadcast, so that all ranks agree. Raises UserError for what the user can mend; its
-    `on_every_rank` is False where only this rank has met it.
+    settle_directory: called on rank 0 only; its directory is broadcast, so that all ranks agree. interruption: told of the signals that ask this
+    rank to leave. Raises UserError for what the user can mend; its `on_every_rank` is False where only this rank has met it. Raises Interrupted
+    (a SystemExit) on every rank where one was asked to leave, with everything saved.
     """
     _agree(job)
     run_dir = Path(collectives.broadcast_object(str(_on_rank_0(settle_directory, seat))))
     try:
-        return _train_in(run_dir, job, seat)
+        with of_the_machine():
+            return _train_in(run_dir, job, seat, interruption or Interruption())
     except Exception as error:
         if seat.rank == 0:
             run_files.append_failure(run_dir, error)
         raise
 
 
-def _train_in(run_dir: Path, job: Job, seat: Seat) -> Outcome:
+def _train_in(run_dir: Path, job: Job, seat: Seat, interruption: Interruption) -> Outcome:
     main = seat.rank == 0
     with ExitStack() as stack:
         if main:
             stack.enter_context(run_log(run_dir, append=job.resumed is not None))
-        listeners = _Listeners([])
+        listeners = Listeners()
         try:
             _say_where(job, seat, run_dir)
             assembly = _read_data(job, seat)
             stack.callback(assembly.close)
-            return _train(job, seat, run_dir, assembly, listeners, stack)
+            return _train(job, seat, run_dir, assembly, listeners, stack, interruption)
         except BaseException as error:
             listeners.tell_failure(TrainFailed(run_dir, error))
             raise
@@ -137,12 +146,14 @@ def _this_rank_alone() -> Iterator[None]:
     """Mark a user's mistake as one that the other ranks may not have met, so that this rank says it."""
     try:
         yield
+    except AgreedError:
+        raise
     except UserError as error:
         error.on_every_rank = False
         raise
 
 
-def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _Listeners, stack: ExitStack) -> Outcome:
+def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: Listeners, stack: ExitStack, interruption: Interruption) -> Outcome:
     recipe, main = job.recipe, seat.rank == 0
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
@@ -160,35 +171,86 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: _
         average_best=recipe.average_best,
     )
     save: Callable[[EpochSummary], None] = saver if main else lambda summary: None
-    training = build.training(job.family, recipe, assembly, net, seat, progress=progress, save=save, tell=listeners.tell)
+    training = build.training(
+        job.family,
+        recipe,
+        assembly,
+        net,
+        seat,
+        progress=progress,
+        save=save,
+        tell=listeners.tell,
+        stop_asked=listeners.stop_asked,
+        save_midway=lambda losses: _save_midway(saver, losses, training.modules, seat),
+        interruption=interruption,
+    )
     stack.callback(training.close)
     trainer = training.trainer
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
     saver.tell = listeners.tell
     if job.resumed:
         training.load_state(job.resumed.content)
-        log.info("Going on from %s after epoch %d.", job.resumed.path, start_epoch)
+        inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
+        log.info("Going on from %s after epoch %d%s.", job.resumed.path, start_epoch, inside)
         for change in job.resumed.changes:
             log.info("%s", change)
     if main:
-        # First the trackers: one whose package is missing ends the run before it leaves a file.
-        listeners.all += run_listeners(recipe.loggers, run_dir, config)
-        listeners.all += [*(assembly.pictures(run_dir) if recipe.save_plots else []), *job.callbacks]
-        checkpoint.remove_leftovers(run_dir / "weights")  # of an earlier life that was killed while it saved
+        # First of all: a tracker whose package is missing ends the run before it leaves a file.
+        pictures = assembly.pictures(run_dir) if recipe.save_plots else []
+        listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *job.loggers, *job.callbacks])
+        for folder in (run_dir, run_dir / "weights", run_dir / "plots"):
+            checkpoint.remove_leftovers(folder)  # of an earlier life that was killed while it wrote
         saver.find_candidates(start_epoch)
         run_files.write_config(run_dir, config)
         source = Path(__file__).resolve().parent.parent
         run_files.write_environment(run_dir, world_size=seat.world_size, device=seat.device, source=source)
     steps = trainer.train_loader.steps(start_epoch)
-    listeners.tell("on_train_start", TrainStart(run_dir, config, recipe.epochs, start_epoch, steps, seat.world_size, assembly.names))
+    start = TrainStart(
+        run_dir,
+        config,
+        recipe.epochs,
+        start_epoch,
+        steps,
+        seat.world_size,
+        assembly.names,
+        resumed=job.resumed is not None,
+        example=assembly.example() if isinstance(assembly, HasExample) else None,
+    )
+    listeners.tell("on_train_start", start)
     _profile(trainer, recipe, run_dir, seat, stack)
     with _this_rank_alone():
         history = trainer.fit()
-    unfinished = recipe.stop_after_epoch is not None and progress.epoch < recipe.epochs
-    average = saver.write_average(keep=unfinished) if main else None
-    result = _result(run_dir, history, progress, average)
-    listeners.tell("on_train_end", TrainEnd(run_dir, result))
+    average = saver.write_average(keep=not trainer.completed) if main else None
+    result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
+    listeners.tell("on_train_end", TrainEnd(run_dir, result, trainer.completed))
     return Outcome(run_dir, assembly.names, result)
+
+
+def _save_midway(saver: Saver, losses: LossLog, modules: list[nn.Module], seat: Seat) -> None:
+    """Write last.pt in the middle of an epoch; every rank returns when it is there, or raises why it is not."""
+    states = rank_state.gathered(losses, modules)
+
+    def write() -> None:
+        assert states is not None
+        path, progress = saver.midway(states), saver.progress
+        log.info("Saved %s in epoch %d, after its batch %d.", path, progress.epoch + 1, progress.step_in_epoch)
+
+    _on_rank_0(write, seat)
+
+
+def _tracked(job: Job, run_dir: Path, config: dict[str, Any]) -> TrackedRun:
+    """Return what trackers are told of the run; it is named by its place below the folder of run directories."""
+    recipe, project = job.recipe, Path(job.recipe.project)
+    name = run_dir.relative_to(project).as_posix() if run_dir.is_relative_to(project) else run_dir.name
+    return TrackedRun(
+        run_dir=run_dir,
+        name=name,
+        config=config,
+        project_dir=project,
+        group=recipe.group or job.group,
+        tags=recipe.tags,
+        log_checkpoint=recipe.log_checkpoint,
+    )
 
 
 def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack: ExitStack) -> None:
@@ -203,33 +265,6 @@ def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack:
         run_dir, trainer.bare, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace
     )
     stack.callback(trainer.profiler.close)
-
-
-class _Listeners:
-    """Passes events on; on ranks other than 0 there is nobody to tell. What a listener raises ends the run, and the log names the listener."""
-
-    def __init__(self, every: list[Any]) -> None:
-        self.all = every
-
-    def tell(self, name: str, event: Any) -> None:
-        for listener in self.all:
-            self._call(listener, name, event)
-
-    def tell_failure(self, event: TrainFailed) -> None:
-        """Tell every listener of the end; a listener that fails now must not hide the error that led here."""
-        for listener in self.all:
-            with suppress(Exception):
-                self._call(listener, "on_exception", event)
-
-    def _call(self, listener: Any, name: str, event: Any) -> None:
-        method = getattr(listener, name, None)
-        if method is None:
-            return
-        try:
-            method(event)
-        except Exception as error:
-            log.error("%s.%s raised %s: %s", type(listener).__name__, name, type(error).__name__, error)
-            raise
 
 
 def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
@@ -266,6 +301,7 @@ def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, aver
         "best_mAP50": best.get("metrics/mAP50"),
         "best_mAP50_95": best.get("metrics/mAP50-95"),
         "best_epoch": progress.best_epoch,
+        "skipped_steps": progress.skipped_steps,
         "save_dir": str(run_dir),
         "best_checkpoint": str(weights / "best.pt"),
         "last_checkpoint": str(weights / "last.pt"),

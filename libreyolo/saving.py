@@ -1,4 +1,4 @@
-"""Writes a run's checkpoints: last.pt after every epoch, best.pt, epoch_N.pt, and the average of the best."""
+"""Writes a run's checkpoints: last.pt after every epoch and where a run ends inside one, best.pt, epoch_N.pt, and the average of the best."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from libreyolo.engine import checkpoint
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.progress import Progress
-from libreyolo.engine.trainer import EpochSummary
+from libreyolo.engine.refusal import not_finite
+from libreyolo.engine.reports import EpochSummary
+from libreyolo.errors import UserError
 from libreyolo.interfaces.events import CheckpointSaved
 
 CANDIDATE_VALUE = "metric_value"  # what a kept file for the average says of itself, so that a resumed run can rank it
@@ -48,7 +50,7 @@ class Saver:
         number = summary.epoch + 1
         if self.average_best and summary.validation:
             self._keep_for_average(summary, number)
-        content = self.content(summary)
+        content = self.content(summary.epoch, float(summary.loss or 0.0))
         # best.pt first: a run killed between the two goes on from the older last.pt and makes the same best.pt again.
         if summary.is_best or self.progress.best_value is None:
             self._write(content, "best.pt", number, is_best=True)
@@ -56,8 +58,21 @@ class Saver:
         if self.save_period and number % self.save_period == 0:
             self._write(content, f"epoch_{number}.pt", number, is_best=False)
 
-    def content(self, summary: EpochSummary) -> dict[str, Any]:
-        """Return the whole training checkpoint."""
+    def midway(self, ranks: list[dict[str, Any]]) -> Path:
+        """Write last.pt in the middle of an epoch and return its path; `ranks` is what each rank alone knows (engine/rank_state.py)."""
+        epoch = self.progress.epoch
+        self._write(self.content(epoch - 1, 0.0) | {"ranks": ranks}, "last.pt", epoch, is_best=False)
+        return self.folder / "last.pt"
+
+    def content(self, epoch: int, loss: float) -> dict[str, Any]:
+        """Return the whole training checkpoint after a zero-based epoch (-1: before the first one's end).
+
+        Raises UserError where weights or average are not finite: such a file must not take the place of one that is.
+        """
+        for what, net in (("weights", self.bare), ("average of the weights", self.ema.average if self.ema else None)):
+            broken = not_finite(net) if net is not None else None
+            if broken:
+                raise UserError(f"The {what} hold infinite numbers (tensor {broken}), so {self.folder} keeps the checkpoints that it has.")
         live = checkpoint.cpu_state(self.bare.state_dict())
         average = checkpoint.cpu_state(self.ema.average.state_dict()) if self.ema else None
         best = self.progress.best_value
@@ -66,9 +81,9 @@ class Saver:
         content |= {
             "is_ema_weights": self.ema is not None,
             "optimizer": _plain(self.optimizer.state_dict()),
-            "epoch": summary.epoch,
+            "epoch": epoch,
             "config": self.config,
-            "loss": float(summary.loss or 0.0),
+            "loss": loss,
             "best_mAP50_95": best or 0.0,
             "best_mAP50": float(self.progress.best_metrics.get("metrics/mAP50", 0.0)) if is_map else best or 0.0,
             "best_metric_key": self.best_metric,

@@ -110,6 +110,9 @@ class DetectionAssembly:
         found: ImageSet | None = getattr(self.data, name)
         return found
 
+    def example(self) -> Path:
+        return (self.data.val or self.data.train).path(0)
+
     def pictures(self, run_dir: Path) -> list[Listener]:
         return [DetectionPictures(run_dir, self.names, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples)]
 

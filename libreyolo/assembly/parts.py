@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -88,6 +88,14 @@ class Assembly(Protocol):
 
     def close(self) -> None:
         """Give back shared memory."""
+
+
+@runtime_checkable
+class HasExample(Protocol):
+    """An assembly that can name a picture to try a trained model on."""
+
+    def example(self) -> Path | None:
+        """Return a picture file that was not trained on, or one that was where there is no other; None where there is no file."""
 
 
 def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], what: str) -> None:

@@ -159,7 +159,7 @@ class TrainPictures:
 
     def __getitem__(self, item: Item) -> TrainSample:
         pictures, settings = self.pictures, self.settings
-        plan = draw_plan(settings, pictures.size, len(pictures), seed=self.seed, index=item.index, epoch=item.epoch, place=item.place)
+        plan = self._plan(item)
         shown = {slot.picture for slot in plan.slots}
         sources = {i: pictures.image(i, self._enough_for(i)) for i in sorted(shown)}
         boxes, labels = place_boxes(plan, pictures.boxes, settings.imgsz, settings.max_labels)
@@ -168,6 +168,14 @@ class TrainPictures:
     def describe(self, index: int) -> str:
         """Return the picture's path."""
         return str(self.pictures.path(index))
+
+    def shown(self, item: Item) -> list[int]:
+        """Return the picture and those that mosaic and mixup put beside it."""
+        return list(dict.fromkeys([item.index, *(slot.picture for slot in self._plan(item).slots)]))
+
+    def _plan(self, item: Item) -> Plan:
+        pictures = self.pictures
+        return draw_plan(self.settings, pictures.size, len(pictures), seed=self.seed, index=item.index, epoch=item.epoch, place=item.place)
 
     def _enough_for(self, index: int) -> tuple[int, int]:
         """Return the size to shrink a picture to: what fits the input, or, where pictures are stretched, what covers it.
@@ -198,6 +206,10 @@ class EvalPictures:
     def describe(self, index: int) -> str:
         """Return the picture's path."""
         return str(self.pictures.path(index))
+
+    def shown(self, item: Item) -> list[int]:
+        """Return the picture."""
+        return [item.index]
 
 
 def eval_sample(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, item: Item, imgsz: tuple[int, int], spec: InputSpec) -> EvalSample:

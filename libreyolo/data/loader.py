@@ -6,6 +6,7 @@ batch into the batch that a step takes (on the device).
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader
 
+from libreyolo.data.loader_room import check_open_files, shared_memory_advice
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.data.socket_folder import keep_socket_paths_short
 from libreyolo.errors import UserError
@@ -30,7 +32,11 @@ from libreyolo.interfaces.batch import Batch
 from libreyolo.interfaces.phases import PREPARE, WAIT
 from libreyolo.ops.keyed import derive
 
+log = logging.getLogger(__name__)
+
 B = TypeVar("B", bound=Batch)
+
+SECONDS_AFTER_SIGTERM = 20  # for which a loader process serves on
 
 
 class ItemDataset(Protocol):
@@ -41,6 +47,9 @@ class ItemDataset(Protocol):
 
     def describe(self, index: int) -> str:
         """Return what to call the picture in an error: its path."""
+
+    def shown(self, item: Item) -> list[int]:
+        """Return which pictures the sample shows, by index in the dataset; its own first."""
 
 
 def resolve_workers(requested: int, num_ranks_on_host: int, cpu_count: int) -> tuple[int, str | None]:
@@ -89,6 +98,7 @@ class Loader(Generic[B]):
         self._workers = workers
         self._persistent = persistent and workers > 0
         self._seed = derive(seed, "loader", rank)
+        self._advises = rank == 0 and workers > 0
         self._guarded = _GuardedDataset(dataset)
         self._collate = partial(_guarded_collate, collate)
         self._plan = _EpochPlan(sampler)
@@ -114,6 +124,16 @@ class Loader(Generic[B]):
     def real_pictures(self, epoch: int, step: int) -> int:
         """How many pictures batch `step` holds over all ranks, padded repeats left out."""
         return self._sampler.real_pictures(epoch, step)
+
+    def pictures_of(self, batch: Batch) -> Callable[[], list[str]]:
+        """Return what names the pictures that a batch shows, padded repeats and mosaic's partners too, each once."""
+        dataset, indices, keys = self._guarded.dataset, batch.index, batch.key
+
+        def names() -> list[str]:
+            items = [Item(index, place, epoch, 1.0) for index, (epoch, place) in zip(indices.tolist(), keys.tolist(), strict=True)]
+            return list(dict.fromkeys(dataset.describe(i) for item in items for i in dataset.shown(item)))
+
+        return names
 
     @property
     def waiting_seconds(self) -> float:
@@ -179,6 +199,11 @@ class Loader(Generic[B]):
             self._waiting_seconds += time.perf_counter() - began
         if isinstance(host, _Failure):
             host.reraise()
+        if self._advises and host is not None:
+            self._advises = False
+            advice = shared_memory_advice(host, self._workers, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+            if advice:
+                log.warning("%s", advice)
         return host
 
     def _ahead_on_side_stream(self, hosts: Iterator[Any]) -> Iterator[B]:
@@ -211,6 +236,7 @@ class Loader(Generic[B]):
     def _start(self) -> DataLoader[Any]:
         if self._workers:
             keep_socket_paths_short()
+            check_open_files(self._workers)
         return DataLoader(
             self._guarded,  # type: ignore[arg-type]  # a map-style dataset whose keys are Items
             batch_sampler=self._plan,
@@ -240,10 +266,15 @@ class _EpochPlan:
 
 
 def _start_worker(seed: int, worker: int) -> None:
-    # Ctrl-C reaches the whole process group, but the parent decides what it means. A handler inherited from the parent for SIGTERM would
-    # keep a worker alive when it is told to end.
+    # Ctrl-C reaches the whole process group, but the parent decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # SIGTERM may be meant for the training (torchrun sends it to the whole group), which then still needs its batches to come to a place where it
+    # can save. So a worker serves on for a while and is ended by its alarm; a signal of its own would do the same to a worker that must go.
+    if hasattr(signal, "SIGALRM"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(SECONDS_AFTER_SIGTERM))
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     torch.set_num_threads(1)
     # No draw of ours depends on these states; code of others in a worker gets different ones per rank and worker all the same.
     own = derive(seed, "worker", worker)

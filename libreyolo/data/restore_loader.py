@@ -126,6 +126,10 @@ class TrainPairs:
         given, target = (cut(picture, plan, self.settings.crop) for picture in self.pairs.pair(item.index))
         return TrainSample(item, given, target, plan)
 
+    def shown(self, item: Item) -> list[int]:
+        """Return the one pair."""
+        return [item.index]
+
     def describe(self, index: int) -> str:
         """Return the input's path."""
         return str(self.pairs.path(index))
@@ -140,6 +144,10 @@ class EvalPairs:
     def __getitem__(self, item: Item) -> EvalSample:
         given, target = self.pairs.pair(item.index)
         return eval_sample(given, target, item, self.stride)
+
+    def shown(self, item: Item) -> list[int]:
+        """Return the one pair."""
+        return [item.index]
 
     def describe(self, index: int) -> str:
         """Return the input's path."""

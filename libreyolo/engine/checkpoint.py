@@ -210,7 +210,7 @@ TRAINING_KEYS = frozenset(
     {
         "is_ema_weights", "train_model", "ema", "ema_updates", "optimizer", "epoch", "config", "loss", "best_mAP50_95", "best_mAP50",
         "best_metric_key", "best_metric_name", "best_metric_value", "best_metric", "best_epoch", "fitness_source", "scaler", "rng_state",
-        "distiller", "progress", "typed",
+        "distiller", "progress", "typed", "ranks",
     }
 )  # fmt: skip
 

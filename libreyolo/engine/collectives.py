@@ -96,10 +96,30 @@ def gather_objects(value: Any) -> list[Any] | None:
     return box
 
 
+def tell_all(key: str) -> None:
+    """Leave a word for the other ranks in the group's store. Not a collective."""
+    if world_size() > 1:
+        _store().set(key, "1")
+
+
+def was_told(key: str) -> bool:
+    """Return whether some rank of this group left that word. Not a collective; costs a message to the store's process."""
+    return world_size() > 1 and bool(_store().check([key]))
+
+
+def _store() -> Any:
+    return dist.distributed_c10d._get_default_store()
+
+
 def barrier() -> None:
     """Wait until every rank is here."""
     if world_size() > 1:
         dist.barrier()
+
+
+def floating_buffers(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Return what may differ between ranks of a network whose BatchNorm is not synchronised."""
+    return [b for module in modules for b in module.buffers() if b.is_floating_point() and b.numel()]
 
 
 @torch.no_grad()
@@ -107,7 +127,7 @@ def average_buffers(modules: Iterable[nn.Module]) -> None:
     """Average the floating buffers of the modules over ranks, so that every rank validates and saves the same network."""
     if world_size() == 1:
         return
-    buffers = [b for module in modules for b in module.buffers() if b.is_floating_point() and b.numel()]
+    buffers = floating_buffers(modules)
     if not buffers:
         return
     # float64 is kept; half precision is added up in float32.

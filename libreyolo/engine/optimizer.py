@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
@@ -74,3 +74,33 @@ def build_optimizer(
         return torch.optim.SGD(chosen, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=fused)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     return kind(chosen, lr=lr, betas=betas, fused=fused)
+
+
+def step_unless(refused: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """Step, unless `refused` ([1], on the device of the parameters) is not 0: then parameters and state stay as they are.
+
+    A fused optimiser looks at it on the device; any other makes the host wait for it, which on the CPU costs nothing.
+    """
+    if not all(group.get("fused") for group in optimizer.param_groups):
+        if not bool(refused):
+            optimizer.step()
+        return
+    _give_momentum_a_start(optimizer)
+    optimizer.grad_scale, optimizer.found_inf = None, refused.reshape(())  # type: ignore[attr-defined]  # as GradScaler tells it
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
+
+
+def _give_momentum_a_start(optimizer: torch.optim.Optimizer) -> None:
+    """Give fused SGD momentum buffers of 0 where it has none: it would make them without a value, and a first step that is refused writes none.
+
+    momentum * 0 + gradient is what its first step writes.
+    """
+    if not isinstance(optimizer, torch.optim.SGD):
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group["momentum"] else ():
+            if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -10,7 +10,8 @@ from typing import Any
 class Progress:
     """epoch, step_in_epoch: the next micro-batch to train on (zero-based). global_step: applied optimiser steps, which drive the schedule.
 
-    skipped_steps: optimiser steps that float16 refused. best_value None: nothing validated yet; a best of exactly 0 is still a best.
+    skipped_steps: optimiser steps that were refused because loss or gradient was not finite. ended_by: the patience
+    that ended the run, 0 where none did; with a longer one it goes on. best_value None: nothing validated yet; a best of exactly 0 is still a best.
     best_metrics: every metric of the best epoch.
     """
 
@@ -21,6 +22,7 @@ class Progress:
     best_value: float | None = None
     best_epoch: int = 0  # one-based, 0: none
     best_metrics: dict[str, float] = field(default_factory=dict)
+    ended_by: int = 0
     seconds: float = 0.0  # training time before this process
 
     def better(self, value: float) -> bool:

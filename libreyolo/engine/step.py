@@ -7,11 +7,15 @@ With R ranks, micro-batch m and term t the trained loss is
 (share_m: m's part of the window's pictures; 1 where the stats are those of the whole window).
 
 DDP averages gradients over ranks, so the factor R turns its mean into the sum that one process would have computed; nothing else scales the loss.
+
+A step whose loss or gradient is not finite is refused: weights, momentum and BatchNorm's statistics stay as they were. The gradient after DDP's
+all-reduce is the same on all ranks and not finite on all of them when it is on one, so they decide alike without asking each other, and the
+decision is carried out on the device: the host learns of it later (docs/adr/0006-refused-steps-and-signals.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -21,6 +25,9 @@ from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
+from libreyolo.engine.host_copy import HostCopy
+from libreyolo.engine.norm_statistics import NormStatistics
+from libreyolo.engine.optimizer import step_unless
 from libreyolo.interfaces.phases import BACKWARD, LOSS, OPTIMISER
 from libreyolo.interfaces.task import Task
 from libreyolo.interfaces.term import Term
@@ -43,21 +50,33 @@ class TrainStep:
         device: torch.device,
         amp_dtype: torch.dtype | None,
         clip_max_norm: float = 0.0,
+        asked_to_leave: Callable[[], bool] = lambda: False,
     ) -> None:
         self.net, self.task, self.optimizer = net, task, optimizer
         self.device, self.amp_dtype, self.clip_max_norm = device, amp_dtype, clip_max_norm
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-        self._scale: float | None = None  # as last read; None until the first step, for a resumed run sets it first
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.world_size = collectives.world_size()
         self.shown_only: frozenset[str] = frozenset()  # reports of the last step's terms that are no part of the loss
+        self.norms = NormStatistics(net)
+        self.asked_to_leave = asked_to_leave
+        self.own: list[tuple[str, Tensor, Tensor]] = []  # of the newest window: name, total and stats of this rank's terms, before any sum over ranks
+        self._wishes: Tensor | None = None  # [1], how many ranks want to leave; None until a sum of this window has carried it
 
     def __call__(self, window: Sequence[Any], pictures: Sequence[int]) -> tuple[dict[str, Tensor], bool]:
-        """Train on one window.
+        """Train on one window and wait for what came of it: `backward` and `move`, and whether the weights moved."""
+        parts = self.backward(window, pictures)
+        refused, _ = self.move().wait()
+        return parts, not refused
+
+    def backward(self, window: Sequence[Any], pictures: Sequence[int]) -> dict[str, Tensor]:
+        """Run forward and backward over a window.
 
         pictures: real pictures over all ranks in each micro-batch. Returns this rank's part of every term's global value (detached, on the
-        device; summed over ranks it is the loss of the window) and whether the weights moved (float16 may skip a step).
+        device; summed over ranks it is the loss of the window).
         """
+        self.norms.take()
+        self._wishes, self.own = None, []
         known = self._window_stats(window)
         facts = self._window_facts(window)
         num_pictures = max(sum(pictures), 1)
@@ -67,6 +86,7 @@ class TrainStep:
             with self._no_sync() if index + 1 < len(window) else nullcontext():
                 with record_function(LOSS), torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
                     terms = self.task.terms(self.net, batch, facts)
+                self.own += [(name, term.total.detach(), term.stats) for name, term in terms.items()]
                 deferred = len(window) > 1 and not known and _share_one_normaliser(terms)
                 if deferred:
                     # A mean over pictures keeps float16 gradients in range until the real normaliser is known.
@@ -78,13 +98,37 @@ class TrainStep:
                 trained = [name for name in terms if terms[name].trained]
                 self.shown_only = frozenset(term.report or name for name, term in terms.items() if not term.trained)
                 loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in trained]).sum() * self.world_size
+                # Times 1, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
+                loss = loss * (loss.detach() * 0.0 + 1.0)
                 with record_function(BACKWARD):
                     self.scaler.scale(loss).backward()
         if waiting:
             parts = self._divide_window(waiting, 1.0 / num_pictures)
+        return parts
+
+    def move(self) -> HostCopy:
+        """Move the weights by the gradients, or refuse to; return (refused, ranks that want to leave), the same numbers on every rank."""
         with record_function(OPTIMISER):
-            moved = self._move()
-        return parts, moved
+            return self._move()
+
+    def _move(self) -> HostCopy:
+        if self.scaler.is_enabled():
+            self.scaler.unscale_(self.optimizer)
+        refused = _not_finite([p.grad for p in self.parameters if p.grad is not None], self.device)
+        if self.clip_max_norm > 0:
+            nn.utils.clip_grad_norm_(self.parameters, self.clip_max_norm)
+        step_unless(refused, self.optimizer)
+        self.norms.put_back(refused)
+        if self.scaler.is_enabled():
+            self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        wishes = refused.new_full((1,), float(self.asked_to_leave())) if self._wishes is None else self._wishes.to(refused.dtype)
+        return HostCopy(torch.cat([refused, wishes]))
+
+    def drop(self) -> None:
+        """Forget a `backward`: no gradient, and BatchNorm's statistics as they were before it."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.norms.put_back(torch.ones(1, device=self.device))
 
     def _window_facts(self, window: Sequence[Any]) -> dict[str, int]:
         """Return what the forwards need to know, over all ranks and micro-batches: a window is one batch, however it is cut."""
@@ -100,7 +144,7 @@ class TrainStep:
         if not names:
             return {}
         mine = [torch.stack([f[name].to(self.device) for f in found]).sum(0).reshape(-1) for name in names]
-        return dict(zip(names, collectives.sum_(torch.cat(mine)).split([m.numel() for m in mine]), strict=True))
+        return dict(zip(names, self._sum(torch.cat(mine)).split([m.numel() for m in mine]), strict=True))
 
     def _multipliers(self, terms: Mapping[str, Term], known: Mapping[str, Tensor], share: float) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return every term's multiplier, and the global value of those that report one, from stats summed over ranks in one all-reduce.
@@ -111,7 +155,7 @@ class TrainStep:
         names = [n for n in terms if terms[n].normaliser not in known]
         pieces = {n: known[t.normaliser] for n, t in terms.items() if n not in names}
         if names:
-            summed = collectives.sum_(torch.cat([terms[n].stats for n in names]))
+            summed = self._sum(torch.cat([terms[n].stats for n in names]))
             pieces |= zip(names, summed.split([terms[n].stats.numel() for n in names]), strict=True)
         shares = {n: share if n in names else 1.0 for n in terms}
         multipliers = {n: t.scale(pieces[n]) * shares[n] for n, t in terms.items()}
@@ -120,7 +164,7 @@ class TrainStep:
     def _divide_window(self, waiting: Sequence[Mapping[str, Term]], provisional: float) -> dict[str, Tensor]:
         """Replace the provisional factor in the accumulated gradients by the one normaliser of the whole window."""
         first = next(iter(waiting[0].values()))
-        stats = collectives.sum_(torch.stack([next(iter(terms.values())).stats for terms in waiting]).sum(0))
+        stats = self._sum(torch.stack([next(iter(terms.values())).stats for terms in waiting]).sum(0))
         multiplier = first.scale(stats)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         torch._foreach_mul_(gradients, multiplier / provisional)
@@ -129,21 +173,13 @@ class TrainStep:
             _add(parts, terms, dict.fromkeys(terms, multiplier), {})
         return parts
 
-    def _move(self) -> bool:
-        if self.clip_max_norm > 0:
-            self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.clip_max_norm)
-        if not self.scaler.is_enabled():
-            self.optimizer.step()
-            moved = True
-        else:
-            before = self.scaler.get_scale() if self._scale is None else self._scale
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-            self._scale = self.scaler.get_scale()  # the one flag that float16 reads from the device
-            moved = self._scale >= before
-        self.optimizer.zero_grad(set_to_none=True)
-        return moved
+    def _sum(self, stats: Tensor) -> Tensor:
+        """Return sums over ranks; the first one of a window carries the wish to leave along."""
+        if self.world_size == 1 or self._wishes is not None:
+            return collectives.sum_(stats)
+        summed = collectives.sum_(torch.cat([stats, stats.new_full((1,), float(self.asked_to_leave()))]))
+        self._wishes = summed[-1:]
+        return summed[:-1]
 
     def _no_sync(self) -> AbstractContextManager[Any]:
         """Gradients are synchronised in the last micro-batch of a window only."""
@@ -160,3 +196,15 @@ def _add(parts: dict[str, Tensor], terms: Mapping[str, Term], multipliers: Mappi
         shown = term.report or name
         value = values[name] if name in values else (term.total.detach() * multipliers[name]).sum()
         parts[shown] = parts[shown] + value if shown in parts else value
+
+
+def _not_finite(gradients: list[Tensor], device: torch.device) -> Tensor:
+    """Return [1], 1 where an element of the gradients is not finite, else 0; nothing waits for it."""
+    refused = torch.zeros(1, device=device)
+    if device.type in ("cpu", "cuda"):
+        # GradScaler's own check, one pass over all tensors; the factor 1 leaves every bit of them.
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, refused, torch.ones(1, device=device))
+        return refused
+    for gradient in gradients:
+        refused = torch.maximum(refused, (~torch.isfinite(gradient).all()).to(refused.dtype).reshape(1))
+    return refused

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import keep_frozen_norms_still
 from libreyolo.engine.generators import seed_process
-from libreyolo.engine.loss_log import LossLog, Reading
+from libreyolo.engine.host_copy import HostCopy
+from libreyolo.engine.interruption import Interrupted, Interruption
+from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
+from libreyolo.engine.refusal import MOST_IN_A_ROW, explain, not_finite
+from libreyolo.engine.reports import EpochSummary, StepReports, epoch_row
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
-from libreyolo.engine.validate import Validation, validate
-from libreyolo.errors import UserError
+from libreyolo.engine.validate import AbandonedError, Validation, validate
+from libreyolo.errors import AgreedError
 from libreyolo.interfaces.events import EpochEnd, StepEnd, ValidationEnd
 from libreyolo.interfaces.phases import AVERAGE
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.ops.keyed import derive
 
 log = logging.getLogger(__name__)
+
+REMEDY = "try a lower lr0, clip_max_norm=10, or amp=false"  # for numbers that grew out of range
 
 
 @dataclass(frozen=True)
@@ -46,36 +50,30 @@ class Plan:
     val_loss: bool = False
     max_steps: int | None = None
     stop_after_epoch: int | None = None
+    nonfinite: str = "skip"  # what follows a refused step: "skip" goes on, "stop" ends the run
 
 
 @dataclass(frozen=True)
-class EpochSummary:
-    """What happened in an epoch, for records and checkpoints. `validation` is None where none was due.
+class _UnderWay:
+    """A step that the device is told to take, and of which the host does not know yet what came of it."""
 
-    losses: what records show by name; those in `shown_only` are no part of the loss.
-    """
-
-    epoch: int  # zero-based
-    losses: dict[str, float]
-    lrs: list[float]
-    validation: Validation | None
-    is_best: bool
-    seconds: float
-    shown_only: frozenset[str] = frozenset()
-
-    @property
-    def loss(self) -> float | None:
-        """The mean of the whole loss; None where no step was taken."""
-        parts = [value for name, value in self.losses.items() if name not in self.shown_only]
-        return sum(parts) if parts else None
+    done: int  # micro-batches of the epoch when it is over
+    num_pictures: int
+    parts: dict[str, Tensor]
+    verdict: HostCopy  # (refused, ranks that want to leave)
+    own: list[tuple[str, Tensor, Tensor]]
+    pictures: list[Callable[[], list[str]]]
 
 
 class Trainer:
     """Trains `net` and leaves the averaged weights in `ema` (None: no average).
 
     net: the network as the step sees it (wrapped when distributed); bare: the same network unwrapped. The trainer owns `progress` and nothing on
-    disk: `save` is called after every epoch, with the summary, on every rank; `tell` passes events to listeners and does nothing on ranks other
-    than 0.
+    disk: `save` is called after every epoch, with the summary, on every rank; `save_midway` where a run ends inside an epoch, on every rank too,
+    and returns when the file is there; `tell` passes events to listeners and does nothing on ranks other than 0. `stop_asked` says who of them
+    wants the run to end ("" for nobody; only rank 0's answer counts).
+
+    interruption: what notes a signal's wish that this run should leave. before_last_validation: called with the judged network and the epoch.
     """
 
     def __init__(
@@ -93,22 +91,50 @@ class Trainer:
         progress: Progress,
         save: Callable[[EpochSummary], None],
         tell: Callable[[str, Any], None],
+        stop_asked: Callable[[], str] = lambda: "",
+        save_midway: Callable[[LossLog], None] = lambda losses: None,
+        interruption: Interruption | None = None,
         before_last_validation: Callable[[nn.Module, int], None] | None = None,
     ) -> None:
         self.net, self.bare, self.ema, self.task, self.step, self.schedule = net, bare, ema, task, step, schedule
         self.train_loader, self.val_loader, self.plan, self.progress = train_loader, val_loader, plan, progress
-        self.save, self.tell, self.before_last_validation = save, tell, before_last_validation
+        self.save, self.tell, self.save_midway, self.stop_asked = save, tell, save_midway, stop_asked
+        self.before_last_validation = before_last_validation
+        self.interruption = interruption or Interruption()
         self.profiler: StepProfiler | None = None
         self.history: list[EpochSummary] = []
+        self.stopped_by = ""  # who ended the run before its last epoch; the same on every rank
+        self.earlier_losses: dict[str, Any] | None = None  # of the epoch in whose middle the resumed run ended
+        self._losses = LossLog(step.device)
+        self._system: dict[str, float] = {}
+        self._under_way: _UnderWay | None = None
+        self._leaving = False
+        self._refused_in_a_row = 0
 
     def fit(self) -> list[EpochSummary]:
-        """Train from `progress` to the end of the plan; return the epochs of this process."""
-        while not self._finished():
-            self.history.append(self._epoch())
-        if self._out_of_patience():
+        """Train from `progress` to the end of the plan; return the epochs of this process. Raises Interrupted where a signal asked to leave."""
+        with self.interruption.held():
+            while not self._finished():
+                self.history.append(self._epoch())
+                self.stopped_by = collectives.broadcast_object(self.stop_asked())
+                number = self.interruption.agreed(self.step.device)
+                if number and not self._finished():
+                    raise Interrupted(number)
+        if self.progress.skipped_steps and not self.progress.global_step and self.completed:
+            raise AgreedError(f"Not one of the {self.progress.skipped_steps} steps moved the weights, because the loss was never finite: {REMEDY}.")
+        if self._at_end():
+            self.stopped_by = ""  # it would have ended here anyway
+        elif self._ended_by_patience():
             waited = self.progress.epoch - self.progress.best_epoch
-            log.info("No better %s for %d epochs: stopped after epoch %d.", self.task.best_metric, waited, self.progress.epoch)
+            self.stopped_by = f"patience (no better {self.task.best_metric} for {waited} epochs)"
+        if self.stopped_by:
+            log.info("The run was stopped after epoch %d of %d by %s.", self.progress.epoch, self.plan.epochs, self.stopped_by)
         return self.history
+
+    @property
+    def completed(self) -> bool:
+        """Whether nothing is left to train: the plan's end, patience's, or that of a callback."""
+        return self._at_end() or bool(self.stopped_by) or self._ended_by_patience()
 
     @property
     def judged(self) -> nn.Module:
@@ -121,14 +147,15 @@ class Trainer:
         # From here on the epoch counts as done: a checkpoint must lead to the next one.
         self.progress.epoch, self.progress.step_in_epoch = epoch + 1, 0
         collectives.average_buffers([self.bare, *([self.ema.average] if self.ema else [])])
-        last = self._at_end()
-        if last and self.before_last_validation:
-            self.before_last_validation(self.judged, epoch)
-        validation = self._validate(epoch, last)
-        is_best = self._judge(epoch, validation)
+        self._refuse_infinite_weights(epoch)
+        try:
+            validation, is_best = self._validate_and_judge(epoch)
+        except AbandonedError:
+            self.progress.epoch, self.progress.step_in_epoch = epoch, self.train_loader.steps(epoch)  # its end is what is left of it
+            self._leave()
         self.progress.seconds += time.perf_counter() - started
         lrs = [float(group["lr"]) for group in self.step.optimizer.param_groups]
-        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds, self.step.shown_only)
+        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds, self._system, self._losses.shown_only)
         self._record(summary)
         self.save(summary)
         return replace(summary, validation=validation and Validation(validation.metrics))
@@ -136,44 +163,93 @@ class Trainer:
     def _train_epoch(self, epoch: int) -> dict[str, float]:
         self.net.train()
         keep_frozen_norms_still(self.bare)
-        losses, reports = LossLog(self.step.device), _StepReports(self.tell)
-        earlier: Reading | None = None
-        num_batches = self.train_loader.steps(epoch)
+        self._losses, self.earlier_losses = LossLog(self.step.device, self.earlier_losses), None
+        reports = StepReports(self.tell)
         self.train_loader.reset_waiting()
         started = time.perf_counter()
         for first, window in self._windows(epoch):
             pictures = [self.train_loader.real_pictures(epoch, first + i) for i in range(len(window))]
+            parts = self.step.backward(window, pictures)
+            # The device has a forward and a backward to do: meanwhile the host learns of the step before, and nobody waits.
+            self._settle(epoch, reports, started)
             self._set_rates()
-            parts, moved = self.step(window, pictures)
-            self._count(moved)
+            names = [self.train_loader.pictures_of(batch) for batch in window]
+            self._under_way = _UnderWay(first + len(window), sum(pictures), parts, self.step.move(), self.step.own, names)
             if self.profiler is not None:
                 self.profiler.step()
-            if moved:  # the loss of a step that float16 refused may be infinite
-                losses.add(parts, sum(pictures))
-            self.progress.step_in_epoch = done = first + len(window)
             reports.tell_ready()
-            if moved and self.progress.global_step % self.plan.log_interval == 0:
-                if earlier is not None:  # long on the host by now: reading it makes nobody wait
-                    self._refuse_infinite(earlier, epoch)
-                earlier = losses.read()
-                reports.add(self._step_event(epoch, done, num_batches, losses, started), earlier)
-            if self._out_of_steps():
+            if self._leaving or self._out_of_steps():
                 break
-        final = losses.read()
-        reports.add(self._step_event(epoch, self.progress.step_in_epoch, num_batches, losses, started), final)
+        self.step.norms.take()
+        self._settle(epoch, reports, started)
+        if self._leaving and not self._out_of_steps():
+            self._leave()
+        final = self._losses.read()
+        event = self._step_event(epoch, started)
+        self._system = {f"system/{name}": getattr(event, name) for name in ("images_per_second", "waiting_share", "gpu_memory_gb")}
+        reports.add(event, final)
         reports.tell_all()
-        self._refuse_infinite(final, epoch)
         return final.wait()
 
-    def _refuse_infinite(self, reading: Reading, epoch: int) -> None:
-        """Raise where a loss is not finite. The means are those over all ranks, so they leave together; the last checkpoint stays as it is."""
-        bad = {name: value for name, value in reading.wait().items() if not math.isfinite(value)}
-        if bad:
-            shown = ", ".join(f"{name} {value}" for name, value in bad.items())
-            raise UserError(
-                f"The loss is not finite in epoch {epoch + 1}, by optimiser step {self.progress.global_step} ({shown}); the checkpoints hold the "
-                "epochs before it: try a lower lr0, clip_max_norm=10, or amp=false."
+    def _settle(self, epoch: int, reports: StepReports, started: float) -> None:
+        """Count the step under way, if any, as what it was: schedule, average and counters move only with applied steps.
+
+        BatchNorm's statistics are read from the copies that were taken after it, since the network's own may have moved on.
+        """
+        step, self._under_way = self._under_way, None
+        if step is None:
+            return
+        refused, wishes = step.verdict.wait()
+        self.progress.step_in_epoch = step.done
+        self._leaving = self._leaving or wishes > 0
+        if refused:
+            self._refuse(step, epoch)
+            return
+        self._refused_in_a_row = 0
+        self.progress.global_step += 1
+        if self.ema:
+            with record_function(AVERAGE):
+                self.ema.update(self.bare, self.step.norms.of)
+        self._losses.add(step.parts, step.num_pictures, self.step.shown_only)
+        if self.progress.global_step % self.plan.log_interval == 0:
+            reports.add(self._step_event(epoch, started), self._losses.read())
+
+    def _refuse(self, step: _UnderWay, epoch: int) -> None:
+        """Count a step that moved nothing, say why, and end the run where that is the policy or it happens too often. Alike on every rank."""
+        self.progress.skipped_steps += 1
+        self._refused_in_a_row += 1
+        refusal = explain(step.own, step.pictures)
+        overflow = self.step.scaler.is_enabled() and not refusal.terms  # float16 looking for its scale
+        where = f"epoch {epoch + 1}, batch {step.done} of {self.train_loader.steps(epoch)} (after {self.progress.global_step} optimiser steps)"
+        num_steps = -(-self.train_loader.steps(epoch) // self.plan.accumulate)
+        many = self._refused_in_a_row >= (MOST_IN_A_ROW if overflow else min(MOST_IN_A_ROW, 2 * num_steps))
+        if many or (self.plan.nonfinite == "stop" and not overflow):
+            self.step.drop()
+            self.save_midway(self._losses)
+            reason = f"{self._refused_in_a_row} steps in a row were refused, the last one in" if many else "In"
+            raise AgreedError(f"{reason} {where}: {refusal.text}; the weights are as they were before it: look at these pictures, or {REMEDY}.")
+        if collectives.rank() == 0:
+            level = logging.DEBUG if overflow else logging.WARNING
+            log.log(level, "A step was skipped in %s: %s. %d skipped so far.", where, refusal.text, self.progress.skipped_steps)
+
+    def _leave(self) -> NoReturn:
+        """Save what there is in the middle of an epoch and leave, all ranks together."""
+        number = self.interruption.agreed(self.step.device)
+        self.save_midway(self._losses)
+        raise Interrupted(number)
+
+    def _refuse_infinite_weights(self, epoch: int) -> None:
+        """Raise where the trained weights hold an infinity; an average that holds one starts anew. All ranks have the same tensors here."""
+        broken = not_finite(self.bare)
+        if broken:
+            raise AgreedError(
+                f"The weights are not finite after epoch {epoch + 1} (tensor {broken}), and the checkpoints hold the epochs before it: {REMEDY}."
             )
+        broken = not_finite(self.ema.average) if self.ema else None
+        if self.ema and broken:
+            self.ema.start_anew(self.bare)
+            if collectives.rank() == 0:
+                log.warning("The average of the weights is not finite after epoch %d (tensor %s): it starts anew from them.", epoch + 1, broken)
 
     def _windows(self, epoch: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield (index of the first micro-batch, micro-batches) for every optimiser step; the last window may be short."""
@@ -197,22 +273,28 @@ class Trainer:
             if "momentum" in group:
                 group["momentum"] = momentum
 
-    def _count(self, moved: bool) -> None:
-        """Schedule, average and counters move only with applied steps."""
-        if not moved:
-            self.progress.skipped_steps += 1
-            return
-        self.progress.global_step += 1
-        if self.ema:
-            with record_function(AVERAGE):
-                self.ema.update(self.bare)
+    def _validate_and_judge(self, epoch: int) -> tuple[Validation | None, bool]:
+        """Return the epoch's validation (None where none is due) and whether it is the best so far. Raises AbandonedError on every rank."""
+        last = self._at_end()
+        validation = self._validate(epoch, last)
+        is_best = self._judge(epoch, validation)
+        if not last and self._out_of_patience():
+            self.progress.ended_by = self.plan.patience
+            if self.before_last_validation:  # the last epoch after all, though only its validation could tell
+                validation = self._validate(epoch, True)
+                is_best = self._judge(epoch, validation)
+        return validation, is_best
 
     def _validate(self, epoch: int, last: bool) -> Validation | None:
+        if last and self.before_last_validation:
+            self.before_last_validation(self.judged, epoch)
         due = self.plan.eval_interval and ((epoch + 1) % self.plan.eval_interval == 0 or last)
         if self.val_loader is None or not due:
             return None
-        step = self.step
-        return validate(self.judged, self.task, self.val_loader, device=step.device, amp_dtype=step.amp_dtype, with_loss=self.plan.val_loss)
+        step, leaving = self.step, self.interruption.asked_anywhere
+        return validate(
+            self.judged, self.task, self.val_loader, device=step.device, amp_dtype=step.amp_dtype, with_loss=self.plan.val_loss, leaving=leaving
+        )
 
     def _judge(self, epoch: int, validation: Validation | None) -> bool:
         """Return whether this epoch is the best so far, and remember it."""
@@ -224,33 +306,15 @@ class Trainer:
 
     def _record(self, summary: EpochSummary) -> None:
         if summary.validation and summary.validation.metric is not None:
-            curves = summary.validation.metric.curves()
-            self.tell("on_validation_end", ValidationEnd(summary.epoch + 1, summary.validation.metrics, curves, [summary.validation.metric]))
-        self.tell("on_epoch_end", EpochEnd(summary.epoch + 1, self.row(summary), summary.is_best))
+            found, metric = summary.validation, summary.validation.metric
+            self.tell("on_validation_end", ValidationEnd(summary.epoch + 1, found.metrics, metric.curves(), [metric], found.classes))
+        self.tell("on_epoch_end", EpochEnd(summary.epoch + 1, epoch_row(summary, self.progress, self.task.best_metric), summary.is_best))
 
-    def row(self, summary: EpochSummary) -> dict[str, Any]:
-        """Return the line of results.csv for an epoch."""
-        metrics = summary.validation.metrics if summary.validation else {}
-        name = self.task.best_metric
-        row: dict[str, Any] = {
-            "epoch": summary.epoch + 1,
-            "time": round(summary.seconds, 3),
-            "train/loss": summary.loss,
-            "validated": summary.validation is not None,
-            "is_best": summary.is_best,
-            "current_metric": metrics.get(name),
-            "current_metric_name": name,
-            "best_metric": self.progress.best_value,
-            "best_metric_name": name,
-            "best_epoch": self.progress.best_epoch or None,
-        }
-        row |= {f"train/{part}_loss": value for part, value in summary.losses.items()}
-        row |= metrics
-        return row | {f"lr/group{i}": lr for i, lr in enumerate(summary.lrs)}
-
-    def _step_event(self, epoch: int, done: int, num_batches: int, losses: LossLog, started: float) -> StepEnd:
+    def _step_event(self, epoch: int, started: float) -> StepEnd:
+        losses, num_batches, done = self._losses, self.train_loader.steps(epoch), self.progress.step_in_epoch
         elapsed = max(time.perf_counter() - started, 1e-9)
         remaining = (self.plan.epochs - epoch) * num_batches - done
+        trained = (losses.windows - losses.windows_before) * self.plan.accumulate
         return StepEnd(
             epoch=epoch + 1,
             step=done,
@@ -258,14 +322,15 @@ class Trainer:
             global_step=self.progress.global_step,
             losses={},
             lr=self.schedule.lr(max(self.progress.global_step - 1, 0)),
-            images_per_second=losses.pictures / elapsed,
+            images_per_second=(losses.pictures - losses.pictures_before) / elapsed,
             waiting_share=min(self.train_loader.waiting_seconds / elapsed, 1.0),
-            eta_seconds=remaining * elapsed / max(losses.windows * self.plan.accumulate, 1),
+            eta_seconds=remaining * elapsed / max(trained, 1),
             gpu_memory_gb=torch.cuda.max_memory_reserved(self.step.device) / 1e9 if self.step.device.type == "cuda" else 0.0,
         )
 
     def _out_of_steps(self) -> bool:
-        return self.plan.max_steps is not None and self.progress.global_step + self.progress.skipped_steps >= self.plan.max_steps
+        taken = self.progress.global_step + self.progress.skipped_steps + (self._under_way is not None)
+        return self.plan.max_steps is not None and taken >= self.plan.max_steps
 
     def _at_end(self) -> bool:
         """Return whether the plan ends here: the last epoch, or the last step."""
@@ -277,33 +342,14 @@ class Trainer:
         judged = self.val_loader is not None and interval > 0 and done % interval == 0
         return bool(self.plan.patience and best and judged and done - best >= self.plan.patience)
 
+    def _ended_by_patience(self) -> bool:
+        """Return whether patience ended the run, in this life or an earlier one whose patience was no longer."""
+        return 0 < self.plan.patience <= self.progress.ended_by or self._out_of_patience()
+
     def _finished(self) -> bool:
         """Return whether training ends here; a pure function of what all ranks know, so they leave together.
 
         `stop_after_epoch` interrupts: nothing happens that an unbroken run would not do at that epoch.
         """
         stop = self.plan.stop_after_epoch
-        return self._at_end() or (stop is not None and self.progress.epoch >= stop) or self._out_of_patience()
-
-
-class _StepReports:
-    """Step events that wait for their losses to arrive on the host; told in order, never making the device wait within an epoch."""
-
-    def __init__(self, tell: Callable[[str, Any], None]) -> None:
-        self.tell = tell
-        self.waiting: deque[tuple[StepEnd, Reading]] = deque()
-
-    def add(self, event: StepEnd, reading: Reading) -> None:
-        self.waiting.append((event, reading))
-
-    def tell_ready(self) -> None:
-        while self.waiting and self.waiting[0][1].ready():
-            self._tell_first()
-
-    def tell_all(self) -> None:
-        while self.waiting:
-            self._tell_first()
-
-    def _tell_first(self) -> None:
-        event, reading = self.waiting.popleft()
-        self.tell("on_step_end", replace(event, losses=reading.wait()))
+        return self.completed or (stop is not None and self.progress.epoch >= stop)

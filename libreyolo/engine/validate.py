@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,26 +12,41 @@ import torch
 from torch import nn
 
 from libreyolo.engine import collectives
-from libreyolo.interfaces.metric import Metric
+from libreyolo.interfaces.metric import ClassMetric, Metric
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.interfaces.term import Term
 
 
 @dataclass(frozen=True)
 class Validation:
-    """metrics: by column name, known to all ranks. metric: the merged accumulator, on rank 0 only (else None)."""
+    """metrics: by column name, known to all ranks. metric, classes: the merged accumulator and its metrics of single classes ("class/cat/mAP50"),
+    on rank 0 only (else None and {}).
+    """
 
     metrics: dict[str, float]
     metric: Metric | None = field(default=None, compare=False)
+    classes: dict[str, float] = field(default_factory=dict, compare=False)
+
+
+class AbandonedError(Exception):
+    """Raised on every rank: one of them was asked to leave, and the validation has no result."""
 
 
 @torch.no_grad()
 def validate(
-    net: nn.Module, task: Task, loader: Loader, *, device: torch.device, amp_dtype: torch.dtype | None, with_loss: bool = False
+    net: nn.Module,
+    task: Task,
+    loader: Loader,
+    *,
+    device: torch.device,
+    amp_dtype: torch.dtype | None,
+    with_loss: bool = False,
+    leaving: Callable[[], bool] = lambda: False,
 ) -> Validation:
     """Evaluate `net`, which is only read: it is put into eval mode and back, and no tensor of it changes.
 
-    The picture share of a rank may be empty. Half precision happens by autocast, never by casting the weights.
+    The picture share of a rank may be empty. Half precision happens by autocast, never by casting the weights. leaving: asked before each batch;
+    a rank that gets True leaves the rest out, and all ranks raise AbandonedError where they meet.
     """
     was_training = net.training
     net.eval()
@@ -37,7 +54,11 @@ def validate(
     losses: dict[str, _Sums] = {}
     try:
         clock.lap("preprocess")
-        for batch in loader.epoch(0):
+        left = leaving()
+        for batch in () if left else loader.epoch(0):
+            left = leaving()
+            if left:
+                break
             clock.lap("preprocess")
             with torch.autocast(device.type, dtype=amp_dtype, enabled=amp_dtype is not None):
                 output = task.forward(net, batch)
@@ -50,16 +71,28 @@ def validate(
             clock.lap("metric")
     finally:
         net.train(was_training)
-    states = collectives.gather_objects((metric.state(), clock.seconds, clock.images))
+    states = collectives.gather_objects(None if left else (metric.state(), clock.seconds, clock.images))
     found: dict[str, float] | None = None
-    if states is not None:
+    if states is not None and all(s is not None for s in states):
         metric.merge([s[0] for s in states])
         found = metric.compute() | _speed([s[1] for s in states], sum(s[2] for s in states))
     metrics = collectives.broadcast_object(found)
-    assert metrics is not None
+    if metrics is None:
+        raise AbandonedError
     if with_loss:
         metrics |= _global_losses(losses, device)
-    return Validation(metrics, metric if states is not None else None)
+    return Validation(metrics, metric, class_columns(metric)) if states is not None else Validation(metrics)
+
+
+def class_columns(metric: Metric) -> dict[str, float]:
+    """Return the metrics of single classes by column name; {} where the metric knows no classes. Classes of one name are told apart by their ids."""
+    classes = metric.class_metrics() if isinstance(metric, ClassMetric) else []
+    seen = Counter(name for name, _ in classes)
+    columns: dict[str, float] = {}
+    for i, (name, values) in enumerate(classes):
+        title = name if name and seen[name] == 1 else f"{name} {i}".strip()
+        columns |= {f"class/{title}/{key}": value for key, value in values.items()}
+    return columns
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 
 class Metric(Protocol):
@@ -22,3 +22,14 @@ class Metric(Protocol):
 
     def curves(self) -> dict[str, Any]:
         """Return what pictures are drawn from, beyond single numbers; the content belongs to the task."""
+
+
+@runtime_checkable
+class ClassMetric(Protocol):
+    """A metric that also judges single classes."""
+
+    def class_metrics(self) -> list[tuple[str, dict[str, float]]]:
+        """Return for each class, in the order of the ids, its name and its metrics; their names are those of the columns ("mAP50-95").
+
+        The columns become "class/<name>/<metric>". Every class has the same metrics in every validation; [] where there are no classes.
+        """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -46,6 +47,9 @@ class Loader(Protocol):
 
     def real_pictures(self, epoch: int, step: int) -> int:
         """Return how many pictures over all ranks batch `step` holds, padded repeats left out."""
+
+    def pictures_of(self, batch: Any) -> Callable[[], list[str]]:
+        """Return what names the pictures that a batch of this rank shows (for messages), holding none of its pixels."""
 
     @property
     def waiting_seconds(self) -> float:

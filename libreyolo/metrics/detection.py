@@ -121,6 +121,10 @@ class DetectionMetric:
         }
         return {f"metrics/{name}": value for name, value in columns.items()}
 
+    def class_metrics(self) -> list[tuple[str, dict[str, float]]]:
+        """Return each class's name with the two APs of its row of `per_class`, under the names of their means; -1 without truth, as there."""
+        return [(row["name"], {"mAP50-95": row["AP50-95"], "mAP50": row["AP50"]}) for row in self.per_class()]
+
     def per_class(self) -> list[dict[str, Any]]:
         """Return one row for each class: name, pictures (with a true box of it), instances, P, R (at best_conf), AP50, AP50-95.
 

@@ -83,6 +83,7 @@ class Recipe:
     poly_power: float = key(0.9, "exponent of scheduler=poly")
     lr_drop: int = key(100, "epoch of the drop by ten of scheduler=step")
     clip_max_norm: float = key(0.0, "clip the gradient to this L2 norm; 0: off")
+    nonfinite: str = key("skip", "what follows a step whose loss or gradient is not finite: skip (it moves nothing, is counted and named) or stop")
     freeze: Any = key(None, "parameters that stay as they are: first N parts of the network, or names (list or one)")
 
     # Averages of the weights
@@ -103,7 +104,10 @@ class Recipe:
     name: str = key("exp", "name of the run directory (Python door)")
     exist_ok: bool = key(False, "write into a directory that already holds a run")
     log_interval: int = key(10, "optimiser steps between two reports of the loss")
-    loggers: list[str] = key(["csv"], "any of csv, tensorboard, wandb, mlflow")
+    loggers: list[str] = key(["csv"], "any of csv (always written), tensorboard, wandb, mlflow; in Python also objects of your own")
+    tags: list[str] = key([], "labels of the run in its trackers")
+    group: str | None = key(None, "what runs that belong together share in their trackers; null: a sweep's jobs share its directory's name")
+    log_checkpoint: bool = key(False, "at the end, also store best.pt in wandb and mlflow")
     save_plots: bool = key(True, "draw the pictures of a run")
     plot_samples: int = key(8, "validation pictures drawn beside their labels")
 
@@ -132,6 +136,7 @@ class Recipe:
         checks.at_least("profile_warmup", self.profile_warmup, 0)
         checks.at_least("profile_steps", self.profile_steps, 1)
         checks.one_of("amp_dtype", self.amp_dtype, ("auto", "bfloat16", "float16"))
+        checks.one_of("nonfinite", self.nonfinite, ("skip", "stop"))
         checks.one_of("backend", self.backend, (None, "nccl", "gloo"))
         checks.one_of("cache", self.cache, (False, "ram", "disk"))
         for logger in self.loggers:

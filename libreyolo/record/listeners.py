@@ -1,18 +1,65 @@
-"""Everything that keeps records of a run, in the order in which it must be told."""
+"""Everything that listens to a run, and how it is told."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
-from libreyolo.interfaces.events import Listener
+from libreyolo.interfaces.events import Event, Listener, TrainFailed
+from libreyolo.record.callbacks import as_listener, name_of
 from libreyolo.record.progress import ProgressListener
 from libreyolo.record.status import StatusFile
 from libreyolo.record.tables import ResultsTable
-from libreyolo.record.trackers import tracker_listeners
+from libreyolo.record.trackers import TrackedRun, Trackers, trackers_of
+
+log = logging.getLogger(__name__)
 
 
-def run_listeners(loggers: Sequence[str], run_dir: Path, config: dict[str, Any]) -> list[Listener]:
-    """Return tables, status file, progress and the trackers named in `loggers`. Raises UserError for an unknown name or a missing package."""
-    return [ResultsTable(run_dir), StatusFile(run_dir), ProgressListener(), *tracker_listeners(loggers, run_dir, config)]
+class Listeners:
+    """Passes events on; on ranks other than 0 there is nobody to tell. What a listener raises ends the run, and the log names the listener."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        self._trackers = Trackers([])
+        self._stop_asked = ""
+
+    def add(self, loggers: Sequence[str], run: TrackedRun, own: Iterable[Any]) -> None:
+        """Take tables, status file, progress, `own` (pictures, the user's callbacks) and the trackers named in `loggers`, told in this order.
+
+        The trackers come last: a callback that raises at the very end still finds them open, to be marked failed. Raises UserError for an
+        unknown name or a missing package.
+        """
+        self._trackers = trackers_of(loggers, run)
+        records = [ResultsTable(run.run_dir), StatusFile(run.run_dir), ProgressListener()]
+        self.all = [*records, *(as_listener(each) for each in own), self._trackers]
+
+    def tell(self, name: str, event: Event) -> None:
+        """Call the method `name` of every listener that has it."""
+        for listener in self.all:
+            self._call(listener, name, event)
+
+    def tell_failure(self, event: TrainFailed) -> None:
+        """Tell every listener of the end; a listener that fails now must not hide the error that led here."""
+        self._trackers.begin_failure(event)
+        for listener in self.all:
+            with suppress(Exception):
+                self._call(listener, "on_exception", event)
+
+    def stop_asked(self) -> str:
+        """Return who asked for the end of the run, and why; "" for nobody. The first who asked is named."""
+        return self._stop_asked
+
+    def _call(self, listener: Listener, name: str, event: Event) -> None:
+        method = getattr(listener, name, None)
+        if method is None:
+            return
+        before = event.stop_reason
+        try:
+            method(event)
+        except Exception as error:
+            log.error("%s.%s raised %s: %s", name_of(listener), name, type(error).__name__, error)
+            raise
+        if event.stop_reason is not None and before is None and not self._stop_asked:
+            self._stop_asked = f"{name_of(listener)}.{name}" + (f" ({event.stop_reason})" if event.stop_reason else "")

@@ -18,8 +18,9 @@ class StatusFile(Listener):
     """Writes status.json at the start, after each epoch and at the end, and summary.json after a completed run; both in one step each.
 
     status.json: schema_version, state ("running", "completed", "failed", "interrupted"), progress in [0, 1], epoch (finished ones), epochs,
-    eta_seconds, best_metric_name, best_metric, best_epoch, error, updated (seconds since 1970). What is not known is null. A run is
-    "interrupted" when it ends by KeyboardInterrupt or SystemExit (or a subclass).
+    eta_seconds, best_metric_name, best_metric, best_epoch, error, stopped_by, updated (seconds since 1970). What is not known is null. A run
+    that patience or a callback ended early is "completed" with progress 1, and `stopped_by` says who; it is "interrupted" when it ends by
+    KeyboardInterrupt or SystemExit (or a subclass: a signal), or by stop_after_epoch before its last epoch.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -41,6 +42,7 @@ class StatusFile(Listener):
             "best_metric": None,
             "best_epoch": None,
             "error": None,
+            "stopped_by": None,
         }
         self._write()
 
@@ -54,7 +56,11 @@ class StatusFile(Listener):
         self._write()
 
     def on_train_end(self, event: TrainEnd) -> None:
-        self._status |= {"state": "completed", "progress": 1.0, "eta_seconds": 0.0}
+        if not event.completed:
+            self._status |= {"state": "interrupted", "eta_seconds": None}
+            self._write()
+            return
+        self._status |= {"state": "completed", "progress": 1.0, "eta_seconds": 0.0, "stopped_by": event.result.get("stopped_by")}
         best = {key: self._status[key] for key in ("epoch", "epochs", "best_metric_name", "best_metric", "best_epoch")}
         summary = {"schema_version": SCHEMA_VERSION, "state": "completed", **best, "last_row": self._row, "result": event.result}
         _write_json(self.summary_path, summary)

@@ -37,8 +37,10 @@ Row = dict[str, Value]
 class ResultsTable(Listener):
     """Writes results.csv and metrics.jsonl, a row after each epoch.
 
-    The first ten columns are fixed, the others follow in the order in which they first came; a new one is added at the end and both files
-    are written anew. Missing values are empty (null), booleans 0 or 1; a number that is not finite is left empty and warned about, so the
+    The first ten columns are fixed, the others follow in the order in which they first came: parts of the loss, metrics, learning rates,
+    "system/..." (speed, waiting, memory), and the metrics of every class ("class/cat/mAP50-95"), in both files, so that a name means the same
+    number in every record. A new column is added at the end and both files are written anew. Missing values are empty (null), booleans 0 or 1;
+    a number that is not finite is left empty and warned about, so the
     files always parse. A resumed run drops the rows from its start epoch on (they may be of a run that died before its checkpoint) and
     keeps the earlier ones; a run from the first epoch starts both files anew.
     """

@@ -20,7 +20,9 @@ LONG: dict[str, Any] = {"epochs": 6, "no_aug_epochs": 3, "warmup_epochs": 1.5, "
 
 def rows(run: Run) -> list[dict[str, Any]]:
     """Return results.csv without what a clock says."""
-    return [{k: v for k, v in row.items() if k != "time" and not k.startswith("speed/")} for row in read_results(run.folder / "results.csv")]
+    return [
+        {k: v for k, v in row.items() if k != "time" and not k.startswith(("speed/", "system/"))} for row in read_results(run.folder / "results.csv")
+    ]
 
 
 def differences(a: Any, b: Any, where: str = "") -> list[str]:

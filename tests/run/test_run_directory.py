@@ -25,6 +25,8 @@ HEADER = (
     "metrics/best_conf_f1,speed/preprocess_ms,speed/inference_ms,speed/postprocess_ms,speed/total_ms,speed/total_s,speed/images_seen,"
     "lr/group0,lr/group1,lr/group2"
 )
+# After them, ours: speed, waiting and memory of the training, and what each class measures.
+OURS = "system/images_per_second,system/waiting_share,system/gpu_memory_gb,class/red/mAP50-95,class/red/mAP50,class/blue/mAP50-95,class/blue/mAP50"
 TRAINING_KEYS = {
     "model", "schema_version", "libreyolo_version", "model_family", "size", "task", "nc", "names", "imgsz", "is_ema_weights", "train_model", "ema",
     "ema_updates", "optimizer", "epoch", "config", "loss", "best_mAP50_95", "best_mAP50", "best_metric_key", "best_metric_name",
@@ -61,8 +63,8 @@ def test_every_picture_opens_and_is_not_of_one_colour(run: Run) -> None:
             assert len(set(picture.convert("RGB").resize((32, 32)).tobytes())) > 3, path.name
 
 
-def test_results_have_the_published_columns_in_their_order(run: Run) -> None:
-    assert (run.folder / "results.csv").read_text().splitlines()[0] == HEADER
+def test_results_have_the_published_columns_in_their_order_and_then_ours(run: Run) -> None:
+    assert (run.folder / "results.csv").read_text().splitlines()[0] == f"{HEADER},{OURS}"
 
 
 def test_results_parse_and_every_number_is_finite(run: Run) -> None:

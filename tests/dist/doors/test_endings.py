@@ -9,7 +9,7 @@ import psutil
 import pytest
 import torch
 
-from tests.dist.doors.conftest import LIKE_TRAIN_PY, SMALL, TRAIN, Workplace, epochs_in, words
+from tests.dist.doors.conftest import LIKE_TRAIN_PY, SMALL, TORCHRUN, TRAIN, Workplace, epochs_in, words
 from tests.dist.launch.conftest import alive, until
 
 pytestmark = pytest.mark.slow
@@ -68,11 +68,10 @@ def test_a_rank_that_fails_ends_the_job_with_its_cause_and_last_lines(workplace,
     [
         (WAITS_IN_EPOCH_2, signal.SIGINT, 130, "Interrupted: ending 2 processes"),
         (WAITS_IN_VALIDATION, signal.SIGINT, 130, "Interrupted: ending 2 processes"),
-        (WAITS_IN_EPOCH_2, signal.SIGTERM, 143, "Terminated: ending 2 processes"),
     ],
-    ids=["Ctrl-C in training", "Ctrl-C in validation", "SIGTERM in training"],
+    ids=["Ctrl-C in training", "Ctrl-C in validation"],
 )
-def test_a_signal_to_the_parent_ends_everything_with_one_line(workplace, where, number, code, line):
+def test_ctrl_c_to_the_parent_ends_everything_with_one_line(workplace, where, number, code, line):
     job = started(workplace, where, workers=1)
     job.until(lambda: len(list(workplace.folder.glob("waiting-*"))) == 2, "both ranks wait")
     job.process.send_signal(number)
@@ -86,6 +85,80 @@ def test_a_signal_to_the_parent_ends_everything_with_one_line(workplace, where, 
         content = torch.load(workplace.runs[0] / "weights" / "last.pt", weights_only=True)
         assert content["progress"]["epoch"] == 1
         assert json.loads((workplace.runs[0] / "status.json").read_text())["state"] == "interrupted"
+
+
+# In the first step of the second epoch rank 0 asks whom it is told to.
+ASKS = """
+set_rates = trainer.Trainer._set_rates
+def asking(self):
+    if self.progress.global_step == 2 and rank() == "0" and not Path("asked").exists():
+        Path("asked").touch()
+        os.kill(os.getppid(), signal.SIGTERM)
+    set_rates(self)
+trainer.Trainer._set_rates = asking
+"""
+
+
+@pytest.mark.parametrize("by", ["train.py", "torchrun"])
+def test_sigterm_saves_in_the_middle_of_an_epoch_and_the_same_command_goes_on(workplace, by):
+    """Six steps an epoch, and the first of these ends the life. torchrun sends it to the whole group of a rank, loader processes among them."""
+    script = workplace.script(LIKE_TRAIN_PY.format(patch=ASKS))
+    settings = {"data": "data/data.yaml", "epochs": 2, "min_samples": 24, "warmup_epochs": 0, "resume": "auto", "workers": 1}
+    command = [*TORCHRUN, script, *words(**settings)] if by == "torchrun" else [script, *words(**settings, nproc=2)]
+    ended = workplace.run(*command)
+    assert ended.code == (143 if by == "train.py" else 1)  # torchrun's own code
+    if by == "train.py":
+        assert "SIGTERM: asking 2 processes to save and leave" in ended.err and "Traceback" not in ended.err
+    (run_dir,) = workplace.runs
+    progress = torch.load(run_dir / "weights" / "last.pt", weights_only=True)["progress"]
+    assert (progress["epoch"], progress["step_in_epoch"] > 0) == (0, True)
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["state"], status["error"]) == ("interrupted", "Interrupted: SIGTERM")
+    assert workplace.temporary == []
+
+    assert workplace.run(*command).code == 0
+    assert workplace.runs == [run_dir]
+    assert epochs_in(run_dir) == [1, 2]
+    assert f"batch {progress['step_in_epoch']} of epoch 1" in (run_dir / "train.log").read_text()
+    assert json.loads((run_dir / "status.json").read_text())["state"] == "completed"
+
+
+# Rank 1 meets a NaN in the first step, and the disk is full when the second epoch is saved.
+BAD_LUCK = """
+import errno
+from libreyolo.engine import checkpoint, step
+from libreyolo.interfaces.term import Term
+sums, save = step.TrainStep._multipliers, checkpoint.torch.save
+def broken(self, terms, *rest):
+    if rank() == "1" and not hasattr(self, "once"):
+        self.once = True
+        self.own = [(name, total * float("nan") if name == "box" else total, stats) for name, total, stats in self.own]
+        terms["box"].total.data.mul_(float("nan"))
+    return sums(self, terms, *rest)
+def full(content, stream):
+    if content.get("epoch") == 1:
+        stream.write(b"PK")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    save(content, stream)
+step.TrainStep._multipliers, checkpoint.torch.save = broken, full
+"""
+
+
+def test_a_nan_on_one_rank_is_skipped_by_both_and_a_full_disk_ends_both_with_the_last_good_checkpoint(workplace):
+    ended = started(workplace, BAD_LUCK).end()
+    assert ended.code == 1
+    (run_dir,) = workplace.runs
+    assert epochs_in(run_dir) == [1, 2]
+    said = [line for line in ended.err.splitlines() if "A step was skipped" in line]
+    assert len(said) == 1
+    assert "in epoch 1, batch 1 of 2 (after 0 optimiser steps): the loss is not finite: box is nan on rank 1 (" in said[0]
+    assert str(workplace.folder / "data/images/train") in said[0] and "on rank 0" not in said[0]
+    assert f"{run_dir / 'weights' / 'last.pt'} could not be written (No space left on device); what was there before is untouched" in ended.err
+    content = torch.load(run_dir / "weights" / "last.pt", weights_only=True)
+    assert (content["progress"]["epoch"], content["progress"]["global_step"], content["progress"]["skipped_steps"]) == (1, 1, 1)
+    assert all(torch.isfinite(t).all() for part in ("train_model", "ema") for t in content[part].values())
+    assert sorted(path.name for path in (run_dir / "weights").iterdir()) == ["best.pt", "last.pt"]
+    assert workplace.temporary == []
 
 
 def test_ctrl_c_in_one_process_is_one_line_and_130(workplace):

@@ -74,13 +74,15 @@ class Recorder:
     def on_epoch_end(self, event):
         self.calls += 1
         with open("calls.txt", "a") as file: file.write(f"{os.environ['RANK']} {event.epoch} {self.calls}\\n")
+class Stopper:
+    def on_epoch_end(self, event): event.stop("enough")
 """
 GUARDED = """
 import json, os, sys
 from pathlib import Path
 from torch import distributed as dist
 from libreyolo import LibreYOLO
-from my_callbacks import Recorder
+from my_callbacks import Recorder, Stopper
 
 if __name__ == "__main__":
     Path("once").mkdir()
@@ -92,12 +94,12 @@ if __name__ == "__main__":
     found = model.predict("data/images/val/0.png", conf=0.0, max_det=5)
     again = LibreYOLO(first["last_checkpoint"])
     second = again.train(resume=True, nproc=2, device="cpu")
-    third = again.train(data="data/data.yaml", epochs=1, nproc=2, **small)
+    third = again.train(data="data/data.yaml", epochs=3, nproc=2, loggers=["csv", Stopper()], **small)
     print(json.dumps({
         "dirs": [first["save_dir"], second["save_dir"], third["save_dir"]], "losses": [len(r["epoch_losses"]) for r in (first, second, third)],
         "nc": model.nc, "names": model.names, "devices": [str(model.device), *{str(p.device) for p in model.net.parameters()}],
         "scores": [float(s) for s in found[0].conf], "labels": [int(c) for c in found[0].cls], "calls": recorder.calls,
-        "environ": environ, "group": group,
+        "stopped_by": third["stopped_by"], "environ": environ, "group": group,
         "weight": float(next(model.net.parameters()).double().sum()), "best": first["best_checkpoint"],
     }))
 """
@@ -141,6 +143,13 @@ def test_callbacks_are_called_on_rank_0_only_and_live_in_its_process(told, pytho
     calls = (python_run[0].folder / "calls.txt").read_text()
     assert calls == "0 1 1\n"
     assert told["calls"] == 0
+
+
+def test_a_logger_of_ones_own_stops_both_ranks_at_the_same_epoch(told, python_run):
+    run_dir = Path(told["dirs"][2])
+    assert epochs_in(run_dir) == [1]
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["state"], status["stopped_by"], told["stopped_by"]) == ("completed", "Stopper.on_epoch_end (enough)", status["stopped_by"])
 
 
 def test_python_runs_are_named_one_after_another_and_resume_stays_in_its_own(told, python_run):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 # A Hydra callback that notes, after each job, what a job could leave behind.
 SPY = """
-import gc, json, logging, os, signal
+import gc, json, logging, multiprocessing, os, signal, threading
 from pathlib import Path
 from hydra.experimental.callback import Callback
 
@@ -21,7 +21,7 @@ class Spy(Callback):
     def on_job_end(self, config, job_return, **kwargs):
         import torch
         gc.collect()
-        handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)]
+        handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)]
         loggers = [logging.getLogger(n) for n in ("", "libreyolo", "launch", "py.warnings")]
         value = job_return._return_value
         note = {
@@ -30,6 +30,7 @@ class Spy(Callback):
                 "group": torch.distributed.is_initialized(), "rank": [n for n in ("RANK", "WORLD_SIZE", "MASTER_PORT") if n in os.environ],
                 "signals": [str(h) for h in handlers], "log_handlers": [len(l.handlers) for l in loggers],
                 "networks": sum(isinstance(o, torch.nn.Module) for o in gc.get_objects()), "deterministic": torch.are_deterministic_algorithms_enabled(),
+                "threads": threading.active_count(), "files": len(os.listdir("/proc/self/fd")), "children": len(multiprocessing.active_children()),
                 "environ": sorted(n for n in os.environ if n.startswith(("CUBLAS", "OMP", "TORCH"))),
             },
         }

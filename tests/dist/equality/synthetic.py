@@ -130,6 +130,9 @@ class SyntheticLoader:
     def real_pictures(self, epoch: int, step: int) -> int:
         return self.sampler.real_pictures(epoch, step)
 
+    def pictures_of(self, batch: Batch) -> Callable[[], list[str]]:
+        return lambda: [str(index) for index in batch.index.tolist()]
+
     def reset_waiting(self) -> None:
         """Nobody waits here."""
 

@@ -28,7 +28,7 @@ def assert_equal_bits(one: Any, other: Any, path: str = "") -> None:
         assert torch.equal(one, other), path
     elif isinstance(one, dict):
         assert one.keys() == other.keys(), path
-        for key in (k for k in one if k not in ("seconds", "config", "time") and not str(k).startswith("speed/")):
+        for key in (k for k in one if k not in ("seconds", "config", "time") and not str(k).startswith(("speed/", "system/"))):
             assert_equal_bits(one[key], other[key], f"{path}/{key}")
     elif isinstance(one, list):
         assert len(one) == len(other), path
@@ -48,7 +48,7 @@ def rows(run: dict[str, Any]) -> list[dict[str, str]]:
 
 
 def without_clock(table: list[dict[str, str]]) -> list[dict[str, str]]:
-    return [{k: v for k, v in row.items() if k != "time" and not k.startswith("speed/")} for row in table]
+    return [{k: v for k, v in row.items() if k != "time" and not k.startswith(("speed/", "system/"))} for row in table]
 
 
 def moved(run: dict[str, Any], other: dict[str, Any]) -> float:

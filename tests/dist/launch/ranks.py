@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 from launch.environment import detect
 from launch.group import process_group
+from launch.leaving import told_of_signals
 
 
 class UserError(ValueError):
@@ -74,9 +75,8 @@ def leave_on_rank_1(how: str, pids: str) -> None:
 
 
 def train_for_ever(directory: str) -> None:
-    """Train until somebody ends it; touch `usr1-<rank>` when SIGUSR1 arrives and `cleaned-<rank>` when leaving."""
+    """Train until somebody ends it; touch `cleaned-<rank>` when leaving."""
     where = Path(directory)
-    signal.signal(signal.SIGUSR1, lambda signum, frame: (where / f"usr1-{rank()}").touch())
     try:
         with process_group(detect(os.environ), device="cpu"):
             note_pids(where)
@@ -85,6 +85,13 @@ def train_for_ever(directory: str) -> None:
                 time.sleep(0.01)  # a step of a training; nobody waits for it
     finally:
         (where / f"cleaned-{rank()}").touch()
+
+
+def hear_nothing(directory: str) -> None:
+    """Wait for ever, whatever signal asks to leave."""
+    with told_of_signals(lambda number: (Path(directory) / f"heard-{rank()}").touch()):
+        (Path(directory) / f"waiting-{rank()}").touch()
+        threading.Event().wait()
 
 
 def note_pids(directory: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from launch import owned_folder
 from tests.dist.launch.conftest import DEADLINE, ROOT, alive, until
 
 pytestmark = pytest.mark.slow
@@ -55,15 +56,15 @@ def both(directory: Path, what: str) -> bool:
 
 @pytest.mark.parametrize(
     ("number", "code", "line"),
-    [(signal.SIGINT, 130, "Interrupted: ending 2 processes"), (signal.SIGTERM, 143, "Terminated: ending 2 processes")],
+    [
+        (signal.SIGINT, 130, "Interrupted: ending 2 processes"),
+        (signal.SIGTERM, 143, "SIGTERM: asking 2 processes to save and leave"),
+        (signal.SIGUSR1, 128 + signal.SIGUSR1, "SIGUSR1: asking 2 processes to save and leave"),
+    ],
 )
 def test_a_signal_to_the_parent_ends_everybody_in_order(script, tmp_path, number, code, line):
     process = script(SCRIPT, str(tmp_path))
     pids = running(tmp_path)
-    if number == signal.SIGTERM:
-        process.send_signal(signal.SIGUSR1)
-        until(lambda: both(tmp_path, "usr1"), "SIGUSR1 at both ranks")
-        assert alive(pids) == pids, "SIGUSR1 is passed on and ends nobody"
     process.send_signal(number)
     _, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == code
@@ -71,6 +72,44 @@ def test_a_signal_to_the_parent_ends_everybody_in_order(script, tmp_path, number
     assert both(tmp_path, "cleaned")
     assert err.count(line) == 1 and "Traceback" not in err, err
     assert [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith("launch")] == []
+
+
+def test_a_signal_to_one_rank_ends_everybody_with_its_exit_code(script, tmp_path):
+    process = script(SCRIPT, str(tmp_path))
+    pids = running(tmp_path)
+    os.kill(int((tmp_path / "pids-1").read_text().split()[0]), signal.SIGUSR2)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 128 + signal.SIGUSR2
+    assert alive(pids) == []
+    assert err.count("Rank 1 left because of SIGUSR2") == 1 and "Traceback" not in err, err
+
+
+def test_ranks_that_do_not_leave_in_time_are_ended_and_leave_no_folder(script, tmp_path):
+    text = SCRIPT.replace("train_for_ever", "hear_nothing").replace("num_processes=2", "num_processes=2, leave_seconds=0.3, grace_seconds=0.3")
+    process = script(text, str(tmp_path))
+    until(lambda: both(tmp_path, "waiting"), "both ranks waiting")
+    children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 143
+    assert both(tmp_path, "heard"), "the signal was passed on"
+    assert "2 processes did not leave within 0.3 s: ending them" in err
+    until(lambda: not alive(children), "the end of all processes", 15)
+    assert [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith("launch")] == []
+
+
+def test_the_folder_of_a_killed_parent_is_removed_by_the_next_one(script, tmp_path):
+    with owned_folder("launch-", tmp_path / "tmp") as mine:
+        process = script(SCRIPT, str(tmp_path))
+        running(tmp_path)
+        assert mine.is_dir(), "its process lives"
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        (left,) = [path for path in (tmp_path / "tmp").glob("launch-*") if path != mine]
+        (tmp_path / "tmp" / "launch-notours").mkdir()
+        with owned_folder("launch-", tmp_path / "tmp") as another:
+            assert {path.name for path in (tmp_path / "tmp").glob("launch-*")} == {mine.name, another.name, "launch-notours"}
+    assert not left.exists() and not mine.exists()
 
 
 def test_a_killed_parent_takes_its_ranks_and_their_loader_workers_along(script, tmp_path):

@@ -83,9 +83,9 @@ def test_a_handler_that_the_program_installed_stays_in_charge():
     seen = []
     before = signal.signal(signal.SIGTERM, lambda signum, frame: seen.append(signum))
     try:
-        with Interrupts() as interrupts:
+        with Interrupts(2) as interrupts:
             signal.raise_signal(signal.SIGTERM)
-            interrupts.act(2, [])
+            assert interrupts.new() == []
         assert seen == [signal.SIGTERM]
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -93,12 +93,14 @@ def test_a_handler_that_the_program_installed_stays_in_charge():
 
 def test_a_signal_that_came_during_the_clean_up_is_not_lost():
     before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt) as caught, Interrupts():
+    with pytest.raises(KeyboardInterrupt) as caught, Interrupts(2):
         signal.raise_signal(signal.SIGINT)
         raise RankFailedError(1, "raised KeyError", "")
     assert isinstance(caught.value.__cause__, RankFailedError)
     assert signal.getsignal(signal.SIGINT) is before
-    with pytest.raises(SystemExit) as ended_by, Interrupts() as interrupts:
+    with pytest.raises(SystemExit) as ended_by, Interrupts(2) as interrupts:
         signal.raise_signal(signal.SIGTERM)
-        interrupts.act(2, [])
+        signal.raise_signal(signal.SIGTERM)
+        assert interrupts.new() == [signal.SIGTERM]
+        assert interrupts.new() == []  # each is passed on once
     assert ended_by.value.code == 143

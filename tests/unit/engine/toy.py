@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,10 @@ class ToyLoader:
 
     def real_pictures(self, epoch: int, step: int) -> int:
         return len(self.batches[step][0])
+
+    def pictures_of(self, batch: tuple[Tensor, Tensor]) -> Callable[[], list[str]]:
+        number = next(i for i, known in enumerate(self.batches) if known is batch)
+        return lambda: [f"{number}.png"]
 
     def reset_waiting(self) -> None:
         self.waiting_seconds = 0.0
@@ -132,6 +136,7 @@ def toy_run(
     task: ToyTask | None = None,
     ema: bool = True,
     before_last_validation: Any = None,
+    stop_asked: Any = lambda: "",
     **plan: Any,
 ) -> ToyRun:
     """Return a trainer of the toy net on `num_batches` batches an epoch; `plan` overrides 4 epochs validated every epoch, patience off."""
@@ -152,6 +157,7 @@ def toy_run(
         progress=progress or Progress(),
         save=saved.append,
         tell=lambda name, event: told.append((name, event)),
+        stop_asked=stop_asked,
         before_last_validation=before_last_validation,
     )
     return ToyRun(trainer, task, saved, told)

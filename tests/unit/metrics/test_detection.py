@@ -108,6 +108,7 @@ def test_empty_cases_are_defined_and_never_nan(truth, found):
     assert all(np.isfinite(value).all() for value in curves.values() if isinstance(value, np.ndarray))
     assert curves["confusion"].shape == (3, 3)
     assert [row["name"] for row in metric.per_class()] == ["class0", "class1"]
+    assert metric.class_metrics() == [(row["name"], {"mAP50-95": row["AP50-95"], "mAP50": row["AP50"]}) for row in metric.per_class()]
 
 
 def test_pictures_that_were_not_evaluated_do_not_count():

@@ -68,7 +68,7 @@ def validation_of(epoch: int) -> ValidationEnd:
 
 
 def start_event(run_dir: Path, epochs: int = 5, start_epoch: int = 0) -> TrainStart:
-    return TrainStart(run_dir, {"data": "pets.yaml", "lr0": 0.01}, epochs, start_epoch, 20, 1, NAMES)
+    return TrainStart(run_dir, {"data": "pets.yaml", "lr0": 0.01}, epochs, start_epoch, 20, 1, NAMES, resumed=start_epoch > 0)
 
 
 def step_event(epoch: int, step: int) -> StepEnd:
@@ -97,6 +97,7 @@ def run_epochs() -> Runner:
             tell("on_epoch_end", EpochEnd(epoch, row_of(epoch, validated=validated), validated))
             if validated:
                 tell("on_checkpoint", CheckpointSaved(run_dir / "weights" / "best.pt", epoch, True))
+            tell("on_checkpoint", CheckpointSaved(run_dir / "weights" / "last.pt", epoch, False))
         if finish:
             result = {"best_checkpoint": run_dir / "weights" / "best.pt", "last_checkpoint": run_dir / "weights" / "last.pt"}
             tell("on_train_end", TrainEnd(run_dir, result))

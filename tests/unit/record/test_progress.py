@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import io
+import itertools
 import logging
+import shlex
 import sys
+from dataclasses import replace
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
 
 from libreyolo.interfaces.events import StepEnd, TrainEnd, TrainFailed, ValidationEnd
 from libreyolo.record.progress import ProgressListener, duration
-from tests.unit.record.conftest import start_event, step_event
+from libreyolo.record.summary import end_text
+from tests.unit.record.conftest import row_of, start_event, step_event
 
 
-def plain() -> ProgressListener:
-    return ProgressListener(Console(file=io.StringIO(), force_terminal=False))
+def plain(seconds_between_looks: float = 100.0) -> ProgressListener:
+    """A listener without a terminal whose clock goes on by so much at each look."""
+    ticks = itertools.count(step=seconds_between_looks)
+    return ProgressListener(Console(file=io.StringIO(), force_terminal=False), clock=lambda: next(ticks))
 
 
 @pytest.fixture
@@ -58,17 +65,42 @@ def test_a_task_of_its_own_shows_its_first_metrics(said):
     assert said() == ["epoch 1/0  validation  fancy 0.2500"]
 
 
-def test_the_end_tells_the_best_where_it_lies_and_what_to_run_next(said, run_epochs, tmp_path):
-    run_epochs([plain()], tmp_path, 5)
-    best = tmp_path / "weights" / "best.pt"
-    assert said()[-1].splitlines() == [
-        "Training is done.",
-        "  best result   mAP50-95 0.5000 at epoch 5",
+def test_lines_of_short_epochs_are_half_a_minute_apart(said):
+    listener = plain(seconds_between_looks=10.0)
+    for epoch in range(1, 10):
+        listener.on_step_end(StepEnd(epoch, 1, 1, epoch, {}, 0.01, 50.0, 0.1, 60.0, 0.0))
+    assert [line.split()[1] for line in said()] == ["1/0", "4/0", "7/0"]
+
+
+def test_the_end_is_a_table_of_the_best_and_last_epoch_with_paths_and_commands(tmp_path):
+    worse = {**row_of(5), "metrics/mAP50-95": 0.25, "best_metric": 0.3, "best_epoch": 3}
+    start = replace(start_event(tmp_path), example=tmp_path / "my picture.png")
+    rows = [row_of(1), row_of(2, validated=False), row_of(3), row_of(4, validated=False), worse]
+    best, last = tmp_path / "weights" / "best.pt", tmp_path / "weights" / "last.pt"
+    end = TrainEnd(tmp_path, {"best_checkpoint": best, "last_checkpoint": last, "stopped_by": None})
+    assert end_text(start, end, rows).splitlines() == [
+        "Training is done after 5 of 5 epochs.",
+        "  metric                   epoch 3     epoch 5",
+        "  mAP50-95                  0.3000      0.2500",
+        "  precision(B)              0.5000      0.5000",
+        "  best result   mAP50-95 0.3000 at epoch 3",
         f"  best weights  {best}",
-        f"  last weights  {tmp_path / 'weights' / 'last.pt'}",
+        f"  last weights  {last}",
         f"  results       {tmp_path / 'results.csv'}",
-        f"  next          python -m libreyolo val {best} --data pets.yaml",
+        "What to run next:",
+        f"  validate      python -m libreyolo val {best}",
+        f"  predict       python -m libreyolo predict {best} '{tmp_path}/my picture.png'",
+        f"  go on         python train.py resume={tmp_path} epochs=10",
     ]
+
+
+def test_a_run_that_was_stopped_says_by_whom_and_how_to_go_on(tmp_path):
+    end = TrainEnd(tmp_path / "a b", {"best_checkpoint": "best.pt", "stopped_by": "Careful.on_epoch_end (flat)"})
+    lines = end_text(start_event(tmp_path), end, [row_of(1)]).splitlines()
+    assert lines[0] == "Training is done after 1 of 5 epochs, stopped by Careful.on_epoch_end (flat)."
+    (override,) = shlex.split(lines[-1])[4:]
+    parsed = OverridesParser.create().parse_override(override)
+    assert (parsed.key_or_group, parsed.value()) == ("resume", str(tmp_path / "a b"))
 
 
 def test_a_run_without_validation_points_to_its_last_weights(said, tmp_path):
@@ -76,7 +108,7 @@ def test_a_run_without_validation_points_to_its_last_weights(said, tmp_path):
     listener.on_train_start(start_event(tmp_path))
     listener.on_train_end(TrainEnd(tmp_path, {"best_checkpoint": None, "last_checkpoint": "last.pt"}))
     assert "none: no validation was run" in said()[-1]
-    assert "python -m libreyolo val last.pt --data pets.yaml" in said()[-1]
+    assert "python -m libreyolo val last.pt" in said()[-1]
 
 
 @pytest.mark.parametrize("fails", [False, True])

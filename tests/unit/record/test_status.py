@@ -41,6 +41,7 @@ def test_a_running_run_tells_its_progress_and_its_best(tmp_path):
         "best_metric": 0.1,
         "best_epoch": 1,
         "error": None,
+        "stopped_by": None,
     }
 
 
@@ -54,6 +55,13 @@ def test_the_best_stays_known_in_epochs_without_validation(tmp_path):
 def test_a_resumed_run_begins_where_it_stopped(tmp_path):
     started(tmp_path, epochs=4, start_epoch=3)
     assert (read(tmp_path)["progress"], read(tmp_path)["epoch"]) == (0.75, 3)
+
+
+def test_a_run_that_somebody_stopped_is_completed_and_says_who(tmp_path):
+    status = started(tmp_path, epochs=5)
+    status.on_epoch_end(EpochEnd(1, row_of(1), True))
+    status.on_train_end(TrainEnd(tmp_path, {"stopped_by": "Careful.on_epoch_end"}))
+    assert [read(tmp_path)[key] for key in ("state", "epoch", "stopped_by")] == ["completed", 1, "Careful.on_epoch_end"]
 
 
 def test_a_completed_run_leaves_a_summary(tmp_path):
@@ -93,3 +101,11 @@ def test_a_reader_never_sees_half_a_file(tmp_path, monkeypatch):
         status.on_epoch_end(EpochEnd(1, row_of(1), True))
     assert (tmp_path / "status.json").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["status.json"]
+
+
+def test_a_run_that_stop_after_epoch_ended_is_interrupted_and_leaves_no_summary(tmp_path):
+    status = started(tmp_path, epochs=4)
+    status.on_epoch_end(EpochEnd(1, row_of(1), True))
+    status.on_train_end(TrainEnd(tmp_path, {}, completed=False))
+    assert (read(tmp_path)["state"], read(tmp_path)["progress"], read(tmp_path)["error"]) == ("interrupted", 0.25, None)
+    assert not (tmp_path / "summary.json").exists()
