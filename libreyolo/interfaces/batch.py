@@ -72,6 +72,29 @@ class DetectionBatch(Batch):
 
 
 @dataclass
+class RestoreBatch(Batch):
+    """Pictures with what they should be restored to. h w the part of an input that is shown to the network, at the top left; beyond it are zeros.
+
+    targets: [B, 3, H, W] float32, RGB in [0, 1], pixel by pixel beside `images`; [B, 3, 0, 0] for pictures without one (prediction).
+    input_hw: [B, 2] int64 on the CPU, h and w of each picture: a multiple of the network's stride.
+    picture_hw: [B, 2] int64 on the CPU, the part of h and w that is the picture itself; the rest repeats it mirrored, and counts nowhere.
+    """
+
+    targets: Tensor
+    input_hw: Tensor
+    picture_hw: Tensor
+
+    HOST_ONLY = Batch.HOST_ONLY | {"input_hw", "picture_hw"}
+
+
+@dataclass
+class Restored:
+    """One restored picture at its own size. pixels: [3, H, W] float32 on the CPU, RGB in [0, 1]."""
+
+    pixels: Tensor
+
+
+@dataclass
 class Detections:
     """Predicted boxes of one picture, best first. All tensors on the CPU.
 
