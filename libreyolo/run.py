@@ -29,6 +29,7 @@ from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.recipe import Recipe
 from libreyolo.record.listeners import Listeners
+from libreyolo.record.report.listener import ReportListener
 from libreyolo.record.run_log import run_log
 from libreyolo.record.trackers import TrackedRun
 from libreyolo.resume import Resumed
@@ -158,7 +159,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
     start_epoch = progress.epoch
-    meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.imgsz, job.extras)
+    meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.judged_imgsz, job.extras)
     net = build.training_network(job.family, recipe, len(assembly.names), job.start)
     task = assembly.task()
     saver = Saver(
@@ -197,7 +198,8 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     if main:
         # First of all: a tracker whose package is missing ends the run before it leaves a file.
         pictures = assembly.pictures(run_dir) if recipe.save_plots else []
-        listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *job.loggers, *job.callbacks])
+        report = [ReportListener(run_dir, type(recipe))] if recipe.report else []
+        listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *report, *job.loggers, *job.callbacks])
         for folder in (run_dir, run_dir / "weights", run_dir / "plots"):
             checkpoint.remove_leftovers(folder)  # of an earlier life that was killed while it wrote
         saver.find_candidates(start_epoch)
@@ -291,8 +293,8 @@ def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, aver
     last = validated[-1].validation if validated else None
     best = progress.best_metrics
     return {
-        "final_loss": sum(history[-1].losses.values()) if history else None,
-        "epoch_losses": [sum(h.losses.values()) for h in history],
+        "final_loss": history[-1].loss if history else None,
+        "epoch_losses": [h.loss or 0.0 for h in history],
         "epoch_lrs": [h.lrs[0] for h in history],
         "epoch_loss_items": [h.losses for h in history],
         "val_metrics": last.metrics if last else {},
