@@ -37,6 +37,12 @@ JOBS = [
     Job("yolo9t-cards", "yolo9t", "cards", ("epochs=60", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
     Job("yolo9t-bccd-scratch20", "yolo9t", "bccd", SHORT, after=None),
     Job("yolo9t-bccd-from-cards20", "yolo9t", "bccd", SHORT, after="yolo9t-cards"),
+    Job(
+        "fomos-bccd",
+        "fomos",
+        "bccd",
+        ("epochs=100", "batch=16", "imgsz=320", "lr0=0.003", "flip_prob=0.5", "flipud=0.5", "eval_interval=5", "workers=4"),
+    ),
 ]
 
 
@@ -68,18 +74,18 @@ def run(jobs: list[Job], data: Path, out: Path, devices: list[int]) -> dict[str,
 
 
 def table(jobs: list[Job], out: Path, ended: dict[str, tuple[int, float]]) -> str:
-    """Return a markdown table of the best and last validation of every job."""
-    lines = ["| job | best mAP50-95 | its mAP50 | at epoch | last mAP50-95 | seconds |", "| --- | --- | --- | --- | --- | --- |"]
+    """Return a markdown table of the best and last validation of every job, by the metric that its task is judged by."""
+    lines = ["| job | metric | best | at epoch | mAP50 there | last | seconds |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for job in jobs:
         path = out / job.name / "results.csv"
         rows = [r for r in csv.DictReader(path.open()) if r["validated"] == "1"] if path.exists() else []
         if not rows:
-            lines.append(f"| {job.name} | exit {ended[job.name][0]}, no result | | | | |")
+            lines.append(f"| {job.name} | exit {ended[job.name][0]}, no result | | | | | |")
             continue
-        best = max(rows, key=lambda r: float(r["metrics/mAP50-95"]))
-        shown = [f"{float(best[k]):.4f}" for k in ("metrics/mAP50-95", "metrics/mAP50")]
-        last = f"{float(rows[-1]['metrics/mAP50-95']):.4f}"
-        lines.append(f"| {job.name} | {shown[0]} | {shown[1]} | {best['epoch']} | {last} | {ended[job.name][1]:.0f} |")
+        best = max(rows, key=lambda r: float(r["current_metric"]))
+        shown = [best["current_metric_name"].removeprefix("metrics/"), f"{float(best['current_metric']):.4f}", best["epoch"]]
+        shown += [f"{float(best['metrics/mAP50']):.4f}" if "metrics/mAP50" in best else "", f"{float(rows[-1]['current_metric']):.4f}"]
+        lines.append(f"| {job.name} | {' | '.join(shown)} | {ended[job.name][1]:.0f} |")
     return "\n".join(lines) + "\n"
 
 

@@ -74,3 +74,21 @@ class Detections:
     boxes: Tensor
     scores: Tensor
     labels: Tensor
+
+
+@dataclass
+class Points:
+    """Predicted points of one picture, best first. All tensors on the CPU. R radii within which only the best point stays.
+
+    xy: [D, 2] float32, pixels of the original picture: the centre of the cell.
+    scores: [D] float32 in [0, 1].
+    labels: [D] int64 class ids.
+    cells: [D, 2] int64, column and row of the grid.
+    kept: [D, R] bool, whether the point stays at each radius; every row stays at one of them.
+    """
+
+    xy: Tensor
+    scores: Tensor
+    labels: Tensor
+    cells: Tensor
+    kept: Tensor

@@ -32,6 +32,7 @@ class Family:
     default_nc: classes of a network that is built before any data is known.
     backbones: size -> address of its backbone's ImageNet weights, which `pretrained=true` then means; empty: it means the published weights of
         the whole network. Needs `from_backbone(state, size)` in `network`.
+    published: whether weights of the whole network can be fetched.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Family:
     spawns: bool = True
     default_nc: int = 80
     backbones: Mapping[str, str] = field(default_factory=dict)
+    published: bool = True
 
     @property
     def network(self) -> Any:

@@ -10,7 +10,10 @@ from typing import Any
 from libreyolo.interfaces.events import TrainEnd, TrainStart
 
 # What is shown first, of what a task measures; a task with none of them shows its first five.
-HEADLINES = ("mAP50-95", "mAP50", "precision", "recall", "accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM")
+HEADLINES = (
+    *("mAP50-95", "mAP50", "grid_F1", "precision", "recall"),
+    *("accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM"),
+)
 PREFIX = "metrics/"
 
 

@@ -2,5 +2,6 @@
 
 from libreyolo.results.base import Result, save_all
 from libreyolo.results.detection import DetectionResult
+from libreyolo.results.point import PointResult
 
-__all__ = ["DetectionResult", "Result", "save_all"]
+__all__ = ["DetectionResult", "PointResult", "Result", "save_all"]

@@ -17,6 +17,7 @@ from libreyolo.data.shapes import make_shapes
 # Task -> (folder, pictures) -> data.yaml of a generated set.
 DATASETS: dict[str, Callable[[Path, int], Path]] = {
     "detect": lambda folder, count: make_shapes(folder, num_train=count, num_val=2, size=64),
+    "point": lambda folder, count: make_shapes(folder, num_train=count, num_val=2, size=64),
 }
 
 Pictures = dict[int, tuple[int, float, bytes]]  # place in the epoch -> index, weight, pixels

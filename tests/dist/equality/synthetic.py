@@ -20,8 +20,10 @@ from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
 from libreyolo.recipe.checks import image_hw
 from libreyolo.tasks.detection import DetectionTask
+from libreyolo.tasks.point import PointTask
 
 NC = 3
+NAMES = {i: f"class_{i}" for i in range(NC)}
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,30 @@ class Synthetic:
 
 
 def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    task = DetectionTask(
+        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=None),
+        detect=family.decode.detect,
+        spec=family.input,
+        names=NAMES,
+    )
+    return Synthetic(task, _boxed_pictures(recipe, objects, dtype), _crop_boxes)
+
+
+def point(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """The pictures of `detect`, whose boxes stand for their centres."""
+    task = PointTask(
+        criterion=family.loss.build(NC, **recipe.loss_options()),
+        locate=family.decode.locate,
+        stride=family.decode.STRIDE,
+        spec=family.input,
+        names=NAMES,
+        thresholds=[0.5],
+        radii=[1],
+    )
+    return Synthetic(task, _boxed_pictures(recipe, objects, dtype), _crop_boxes)
+
+
+def _boxed_pictures(recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> DetectionBatch:
     """Noise with `objects[i]` boxes in picture i."""
     height, width = image_hw(recipe.imgsz)
     draw = torch.Generator().manual_seed(5)
@@ -45,7 +71,7 @@ def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.
     start = torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.1
     size = 0.5 + torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.4
     boxes = torch.cat([start, start + size], dim=2) * side * valid.unsqueeze(2)
-    pictures = DetectionBatch(
+    return DetectionBatch(
         images=torch.rand(count, 3, height, width, generator=draw, dtype=dtype),
         weight=torch.ones(count),
         index=torch.arange(count),
@@ -58,13 +84,6 @@ def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.
         original_hw=torch.tensor([[height, width]] * count),
         to_input=torch.tensor([[1.0, 1.0, 0.0, 0.0]] * count),
     )
-    task = DetectionTask(
-        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=None),
-        detect=family.decode.detect,
-        spec=family.input,
-        names={i: f"class_{i}" for i in range(NC)},
-    )
-    return Synthetic(task, pictures, _crop_boxes)
 
 
 def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
@@ -79,7 +98,7 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 # Task -> (family, recipe, objects per picture, dtype) -> its pictures. A picture's "objects" are what its normaliser counts.
-FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect}
+FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect, "point": point}
 
 
 class SyntheticLoader:

@@ -15,7 +15,9 @@ from tests.dist.equality.synthetic import FACTORIES
 
 CHECKS = ranks.family_checks()
 TIGHT, LOOSE = 1e-8, 1e-3
-ADAPTIVE = 1e-6  # AdamW divides by the roots of squared gradients: where those are tiny, rounding grows
+# AdamW divides by the roots of squared gradients: where those are tiny, rounding grows. fomo has biases whose gradient is nothing but rounding, for a
+# BatchNorm behind a linear layer takes their mean away again.
+ADAPTIVE = 1e-5
 
 
 @pytest.mark.parametrize("family", list(schema.families()))

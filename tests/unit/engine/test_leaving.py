@@ -78,7 +78,7 @@ class Life:
 
 
 def rows(*lives: Life) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "time" and "speed" not in k} for life in lives for row in life.run.rows]
+    return [{k: v for k, v in row.items() if k != "time" and not k.startswith(("speed/", "system/"))} for life in lives for row in life.run.rows]
 
 
 def unbroken(**plan: Any) -> Life:
