@@ -1,11 +1,12 @@
-"""A demo with one part taken away, to show that the embedded set notices.
+"""A demo with one part of its loss taken away, to show that the embedded set notices.
 
-    python benchmarks/demo_ablation.py random_assigner|no_dfl|shuffled_points [key=value ...]
+    python benchmarks/demo_ablation.py random_assigner|no_dfl|shuffled_points|shuffled_labels [key=value ...]
     python benchmarks/demo_ablation.py most_likely_bin path/to/best.pt
 
 random_assigner: every object takes ten anchors drawn at random from the whole picture, each at full weight. no_dfl: the distribution is gone; a
-side's distance is one number (the softplus of the mean of its 16 logits), which CIoU alone trains. Further arguments go to train.py as they are.
-shuffled_points: fomo (experiment=demo-point) is trained on the cells of the next picture of the batch.
+side's distance is one number (the softplus of the mean of its 16 logits), which CIoU alone trains. shuffled_points: fomo (experiment=demo-point)
+is trained on the cells of the next picture of the batch. shuffled_labels: the demo of classes, where every picture is trained with the label of
+another one of its batch. Further arguments go to train.py as they are.
 most_likely_bin: validate a trained demo twice, with the mean of the distributions and with their most likely bin, to see what the bins mean.
 Not an option of the product: functions are replaced in this process, and loader workers only read pictures.
 """
@@ -26,11 +27,13 @@ sys.path.insert(0, str(ROOT))
 from libreyolo import LibreYOLO  # noqa: E402
 from libreyolo.models.fomo import loss as fomo_loss  # noqa: E402
 from libreyolo.models.yolo9 import decode, loss  # noqa: E402
+from libreyolo.nn import classification  # noqa: E402
 from libreyolo.ops.assign import Assignment  # noqa: E402
 from libreyolo.ops.boxes import distances_to_xyxy  # noqa: E402
 from libreyolo.ops.cells import target_grid  # noqa: E402
 
 TOPK = 10
+WITH_ITS_OWN = classification.cross_entropy
 
 
 @torch.no_grad()
@@ -62,6 +65,12 @@ def next_pictures_grid(boxes: Tensor, labels: Tensor, valid: Tensor, hw: tuple[i
     return target_grid(boxes, labels, valid, hw, stride).roll(1, dims=0)
 
 
+def of_another(logits: Tensor, labels: Tensor, shares: Tensor, *more: Any) -> Tensor:
+    """Return the cross-entropy with labels that are shuffled within the batch."""
+    order = torch.randperm(len(labels), device=labels.device)
+    return WITH_ITS_OWN(logits, labels[order], shares[order], *more)
+
+
 def compare_decodes(weights: str) -> None:
     """Print the metrics of both ways to read the distributions of a trained demo."""
     for name, function in (("mean", decode.expected_boxes), ("most likely bin", most_likely_boxes)):
@@ -76,7 +85,9 @@ def main() -> None:
     if part == "most_likely_bin":
         compare_decodes(overrides[0])
         return
-    if part == "random_assigner":
+    if part == "shuffled_labels":
+        classification.cross_entropy, demo = of_another, "demo-classify"
+    elif part == "random_assigner":
         loss.task_aligned = random_anchors
     elif part == "no_dfl":
         decode.expected_boxes = loss.expected_boxes = plain_boxes
@@ -84,7 +95,7 @@ def main() -> None:
     elif part == "shuffled_points":
         fomo_loss.target_grid, demo = next_pictures_grid, "demo-point"
     else:
-        sys.exit(f"{part} is not a part: use random_assigner, no_dfl, shuffled_points or most_likely_bin.")
+        sys.exit(f"{part} is not a part: use random_assigner, no_dfl, shuffled_points, shuffled_labels or most_likely_bin.")
     sys.argv = [str(ROOT / "train.py"), f"experiment={demo}", *overrides]
     runpy.run_path(sys.argv[0], run_name="__main__")
 

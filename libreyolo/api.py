@@ -70,7 +70,7 @@ class LibreYOLO:
 
     @property
     def nc(self) -> int:
-        """Number of classes."""
+        """Number of classes, 0 where the task has none."""
         return len(self.names)
 
     @property
@@ -144,7 +144,7 @@ class LibreYOLO:
             resume.refuse_other_model(resumed, self.family.name, self.size)
             arguments = resume.merged_arguments(resumed, arguments)
             arguments.pop("family", None), arguments.pop("size", None)
-        recipe = schema.resolve(self.family, self.size, arguments)
+        recipe = schema.resolve(self.family, self.size, arguments).for_training()
         recipe = replace(recipe, project=str(project), weights=recipe.weights if resumed else self._origin or None)
         require_packages(recipe.loggers)
         if resumed and not restarted:
@@ -153,12 +153,15 @@ class LibreYOLO:
             self._take(weights_files.load(resumed.path))
         if recipe.data is None and recipe.data_dir is None:
             raise UserError(
-                "data is missing: say what to train on, data=path/to/data.yaml (Python: train(data=...)), or try the embedded set: data=shapes."
+                "data is missing: say what to train on, data=path/to/data.yaml (Python: train(data=...)), or try the embedded set: "
+                f"data={recipe.BUILT_IN}."
             )
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)
-        extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
-        return run.Job(self.family, recipe, spec, self._start(recipe, cwd, resumed), extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
+        on_stride(recipe.judged_imgsz, spec.stride, "eval_imgsz")
+        start = self._start(recipe, cwd, resumed)
+        extras = {**self._extras_of(spec), **recipe.file_extras()}
+        return run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
@@ -182,9 +185,18 @@ class LibreYOLO:
         return build.Start(state, self._options, str(self._file.path))
 
     def _spec(self, recipe: Recipe | None = None) -> InputSpec:
-        """Return the input convention: the family's, with the letterbox position of the weights or the recipe."""
-        position = getattr(recipe, "letterbox_pad", None) or self._extras.get("letterbox_pad") or self.family.input.pad_position
-        return replace(self.family.input, pad_position=position)
+        """Return the input convention: the family's, with what the weights file or the recipe says of letterbox or crop."""
+        own = self.family.input_of(self.size)
+        position = getattr(recipe, "letterbox_pad", None) or self._extras.get("letterbox_pad") or own.pad_position
+        spec = replace(own, pad_position=position, crop_pct=self._extras.get("crop_pct") or own.crop_pct)
+        return replace(spec, **recipe.input_changes()) if recipe else spec
+
+    def _extras_of(self, spec: InputSpec) -> dict[str, Any]:
+        """Return what a weights file says beside its nine keys: its own extras, and the input convention where files differ in it."""
+        own = self.family.input_of(self.size)
+        letterbox = {"letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else {}
+        crop = {"crop_pct": spec.crop_pct} if spec.crop_pct != own.crop_pct else {}
+        return {**{k: v for k, v in self._extras.items() if k != "crop_pct"}, **letterbox, **crop}
 
     def _train_alone(self, job: run.Job, place: Place, device: torch.device) -> run.Outcome:
         """Train in this process, the only rank."""
@@ -266,18 +278,21 @@ class LibreYOLO:
         cwd = Path.cwd()
         trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
         given = {} if data is None else {"data": str(data), "data_dir": None}
+        self._refuse_imgsz(arguments.get("imgsz"))
         values = {"data": None, "imgsz": self.imgsz, **trained, **given, **arguments}
         if values["data"] is None and values.get("data_dir") is None:
             raise UserError("data is missing: say what to validate on, val(data='path/to/data.yaml'), in the shell --data path/to/data.yaml.")
         recipe = schema.resolve(self.family, self.size, values)
         if recipe.batch == autobatch.MEASURE:
             raise UserError("batch=-1 measures a training; give val a number of pictures, val(batch=16).")
-        on_stride(recipe.imgsz, self.family.input.stride)
+        on_stride(recipe.judged_imgsz, self.family.input_of(self.size).stride)
         device = self._pick_device(recipe.device)
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
         try:
             if len(assembly.names) != self.nc:
                 raise UserError(f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared.")
+            if assembly.names != self.names and sorted(assembly.names.values()) == sorted(self.names.values()):
+                raise UserError(f"{values['data']} has the classes of this model in another order: give them the order of the model's names.")
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
             if loader is None:
                 raise UserError(f"{values['data']} has no {split} split to validate on.")
@@ -304,20 +319,26 @@ class LibreYOLO:
         """Return one Result for each picture of `source`: a file, a folder, a glob, a PIL picture, an RGB uint8 array, or a list of those.
 
         conf, iou: lowest score kept (0.25 where left out), and the overlap above which the weaker of two boxes of a class goes (0.45). classes:
-        keep only these ids. max_det: most predictions of a picture (300). One that means nothing for this model's task is refused. save: a folder
-        for the drawn pictures.
+        keep only these ids. max_det: most predictions of a picture (300). imgsz: the network input, as in training where left out. One that means
+        nothing for this model's task is refused. save: a folder for the drawn (or restored) pictures.
         """
+        self._refuse_imgsz(imgsz)
         wanted = image_size(imgsz if imgsz is not None else self.imgsz)
         checks.at_least("batch", batch, 1)
         settings = _given(conf=conf, iou=iou, classes=classes, max_det=max_det)
         predictor = assembly_for(self.family).predictor(self.family, self._spec(), self.names, **settings)
-        on_stride(wanted, self.family.input.stride)
+        on_stride(wanted, self.family.input_of(self.size).stride)
         self._pick_device(device if device is not None else str(self.device))
         found = run_prediction(self.net, predictor, source, cwd=Path.cwd(), hw=image_hw(wanted), batch=batch, device=self.device)
         results = list(found)
         if save is not None:
             save_all(results, Path(save))
         return results
+
+    def _refuse_imgsz(self, imgsz: Any) -> None:
+        """Raise UserError for an input size where pictures are used at their own."""
+        if imgsz is not None and self.family.input.resize == "native":
+            raise UserError(f"imgsz={imgsz} means nothing here: {self.family.name} is used on every picture at its own size; leave it out.")
 
     def save(self, path: str | Path) -> Path:
         """Write the weights of the inference network as a LibreYOLO weights file; an existing file is replaced whole. Return its path."""
@@ -326,9 +347,7 @@ class LibreYOLO:
         return target
 
     def _meta(self) -> WeightsMeta:
-        spec = self._spec()
-        extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
-        return WeightsMeta(self.family.name, self.size, self.family.task, self.names, self.imgsz, extras)
+        return WeightsMeta(self.family.name, self.size, self.family.task, self.names, self.imgsz, self._extras_of(self._spec()))
 
     def _pick_device(self, device: Any) -> torch.device:
         """Move to the one device of `device` and return it."""

@@ -7,7 +7,7 @@ and override the numbers that differ. Every field carries its meaning in `metada
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from libreyolo.errors import UserError, nearest
 from libreyolo.recipe import checks
@@ -25,7 +25,9 @@ LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 
 @dataclass
 class Recipe:
-    """Arguments that every task and family shares."""
+    """Arguments that every task and family shares. BUILT_IN: the name of the task's embedded set."""
+
+    BUILT_IN: ClassVar[str] = "shapes"
 
     # What is trained, and on what
     family: str = key("???", "model family, set by model=")
@@ -159,12 +161,30 @@ class Recipe:
         if self.name in ("", ".", "..") or any(c in self.name for c in "/\\=[], "):
             raise UserError(f"name={self.name!r} cannot be a directory name here: use letters, digits, '.', '_' and '-'.")
 
+    @property
+    def judged_imgsz(self) -> int | list[int]:
+        """The network input of validation and prediction, which the weights files of a run name: `imgsz` here."""
+        found: int | list[int] = self.imgsz
+        return found
+
+    def for_training(self) -> Recipe:
+        """Return the recipe with what a training settles where the user left it open (nothing here)."""
+        return self
+
     def network_options(self) -> dict[str, Any]:
         """Return keyword arguments for the family's `network.build` that the recipe decides (none here)."""
         return {}
 
     def lr_scales(self) -> dict[str, float]:
         """Return factors of the learning rate by parameter-name prefix (none here)."""
+        return {}
+
+    def input_changes(self) -> dict[str, Any]:
+        """Return fields of the family's `InputSpec` that the recipe decides (none here)."""
+        return {}
+
+    def file_extras(self) -> dict[str, Any]:
+        """Return what weights files of this training say beside their nine keys (nothing here); None takes out what the start weights said."""
         return {}
 
     def loss_options(self) -> dict[str, Any]:

@@ -15,12 +15,16 @@ from torch import Tensor
 from libreyolo.assembly.parts import Seat
 from libreyolo.data import sampler
 from libreyolo.data.sampler import Item
-from libreyolo.interfaces.batch import Batch, DetectionBatch
+from libreyolo.interfaces.batch import Batch, ClassifyBatch, DetectionBatch, RestoreBatch
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
 from libreyolo.recipe.checks import image_hw
+from libreyolo.tasks.classification import ClassificationTask
 from libreyolo.tasks.detection import DetectionTask
 from libreyolo.tasks.point import PointTask
+from libreyolo.tasks.restore import RestoreTask
+from libreyolo.tasks.semantic import SemanticTask
+from tests.family.batches import semantic_batch
 
 NC = 3
 NAMES = {i: f"class_{i}" for i in range(NC)}
@@ -86,9 +90,70 @@ def _boxed_pictures(recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) 
     )
 
 
+def restore(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise and other noise that it should become. `objects` only says how many pictures there are: every pixel counts."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    images, targets = torch.rand(2, count, 3, height, width, generator=draw, dtype=dtype)
+    size = torch.tensor([[height, width]] * count)
+    pictures = RestoreBatch(
+        images=images,
+        weight=torch.ones(count),
+        index=torch.arange(count),
+        epoch=0,
+        key=torch.zeros(count, 2, dtype=torch.int64),
+        targets=targets,
+        input_hw=size,
+        picture_hw=size,
+    )
+    task = RestoreTask(criterion=family.loss.build(**recipe.loss_options()), restore=family.decode.restore, spec=family.input)
+    return Synthetic(task, pictures, lambda batch: batch)
+
+
 def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
     most = max(1, int(batch.num_boxes.max()))
     return replace(batch, boxes=batch.boxes[:, :most], labels=batch.labels[:, :most], valid=batch.valid[:, :most])
+
+
+def classify(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise whose class follows `objects[i]`, every third picture mixed with another class. The normaliser counts pictures."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    own = torch.tensor(objects) % NC
+    share = 1.0 - 0.3 * (torch.arange(count) % 3 == 0)
+    pictures = ClassifyBatch(
+        images=torch.rand(count, 3, height, width, generator=draw, dtype=dtype),
+        weight=torch.ones(count),
+        index=torch.arange(count),
+        epoch=0,
+        key=torch.zeros(count, 2, dtype=torch.int64),
+        labels=torch.stack([own, (own + 1) % NC], dim=1),
+        shares=torch.stack([share, 1.0 - share], dim=1),
+    )
+    task = ClassificationTask(
+        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=torch.tensor([0.5, 1.0, 1.5])),
+        classify=family.decode.classify,
+        spec=family.input,
+        names={i: f"class_{i}" for i in range(NC)},
+    )
+    return Synthetic(task, pictures, lambda batch: batch)
+
+
+def semantic(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise of which the first `objects[i]` eighths of the rows of picture i have a class and the rest is ignored."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    images = torch.rand(count, 3, height, width, generator=draw, dtype=dtype)
+    masks = torch.randint(NC, (count, height, width), generator=draw)
+    labelled = torch.arange(height)[None, :] < torch.tensor(objects)[:, None] * height // 8
+    masks = torch.where(labelled[:, :, None], masks, 255)
+    names = {i: f"class_{i}" for i in range(NC)}
+    criterion = family.loss.build(NC, **recipe.loss_options())
+    task = SemanticTask(criterion=criterion, class_logits=family.decode.class_logits, spec=family.input, names=names)
+    return Synthetic(task, semantic_batch(images, masks), lambda batch: batch)
 
 
 def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
@@ -98,7 +163,13 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 # Task -> (family, recipe, objects per picture, dtype) -> its pictures. A picture's "objects" are what its normaliser counts.
-FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect, "point": point}
+FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {
+    "classify": classify,
+    "detect": detect,
+    "point": point,
+    "restore": restore,
+    "semantic": semantic,
+}
 
 
 class SyntheticLoader:
