@@ -107,13 +107,11 @@ def _losses(lines: Mapping[str, Line]) -> Panel:
 def _metrics(lines: Mapping[str, Line], best_name: str, best: tuple[int, float] | None) -> list[Panel]:
     """The best metric's panel first: shares between 0 and 1 have one panel, every other metric one of its own.
 
-    Older names of a metric, "mAP50(B)" beside "mAP50", are its line once more and left out.
+    Other names of a metric are its line once more and left out: "mAP50(B)" beside "mAP50", and what repeats the best one throughout.
     """
     named = {name: line for name, line in lines.items() if name.startswith("metrics/")}
     ordered = dict(sorted(named.items(), key=lambda item: item[0] != best_name))
-    different = {
-        name.removeprefix("metrics/"): line for name, line in ordered.items() if not (name.endswith(")") and ordered.get(name.split("(")[0]) == line)
-    }
+    different = {name.removeprefix("metrics/"): line for name, line in ordered.items() if not _is_repeated(name, ordered, best_name)}
     short = best_name.removeprefix("metrics/")
     shares = {name: line for name, line in different.items() if all(0 <= value <= 1 for value in line[1])}
     others = {name: line for name, line in different.items() if name not in shares and not _is_setting(line[1]) and min(line[1]) >= 0}
@@ -121,9 +119,17 @@ def _metrics(lines: Mapping[str, Line], best_name: str, best: tuple[int, float] 
     if shares or not others:
         shown = dict(list(shares.items())[:MAX_LINES])
         own = best if short in shares or not shares else None
-        panels.append(Panel("Validation", shown, len(shares) - len(shown), best=own))
+        title = f"Validation: {next(iter(shown))}" if len(shown) == 1 and others else "Validation"
+        panels.append(Panel(title, shown, len(shares) - len(shown), best=own))
     panels += [Panel(f"Validation: {name}", {name: line}, best=best if name == short else None) for name, line in list(others.items())[:2]]
     return sorted(panels, key=lambda panel: short not in panel.lines)
+
+
+def _is_repeated(name: str, metrics: Mapping[str, Line], best_name: str) -> bool:
+    """Return whether a metric's line is that of another one by another name. Constant lines may be equal by chance: all begin at 0."""
+    if name.endswith(")") and metrics.get(name.split("(")[0]) == metrics[name]:
+        return True
+    return name != best_name and metrics.get(best_name) == metrics[name] and len(set(metrics[name][1])) > 1
 
 
 def _rates(lines: Mapping[str, Line]) -> Panel:
