@@ -1,6 +1,6 @@
 """Accuracy on small real sets from random weights: the figures of benchmarks/README.md, all jobs of one call side by side.
 
-    python benchmarks/accuracy.py --data FOLDER_WITH_bccd_cards_denoise25 --out FOLDER
+    python benchmarks/accuracy.py --data FOLDER_WITH_bccd_cards_trashnet_denoise25 --out FOLDER
 
 Every job is a command that a user could type; its run directory lies in OUT/NAME. OUT/table.md holds the results, OUT/keep/ what is worth keeping.
 """
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Job:
-    """One training. `after`: the job whose best weights it starts from."""
+    """One training. `after`: the job whose best weights it starts from. data: a folder below --data, or what is in it."""
 
     name: str
     model: str
@@ -37,14 +37,23 @@ JOBS = [
     Job("yolo9t-cards", "yolo9t", "cards", ("epochs=60", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
     Job("yolo9t-bccd-scratch20", "yolo9t", "bccd", SHORT, after=None),
     Job("yolo9t-bccd-from-cards20", "yolo9t", "bccd", SHORT, after="yolo9t-cards"),
+    Job(
+        "fomos-bccd",
+        "fomos",
+        "bccd",
+        ("epochs=100", "batch=16", "imgsz=320", "lr0=0.003", "flip_prob=0.5", "flipud=0.5", "eval_interval=5", "workers=4"),
+    ),
+    Job("resnet18-trashnet", "resnet18", "trashnet", ("epochs=100", "batch=64", "imgsz=224", "seed=0", "workers=4")),
     # 48 pairs of 192 pixels: eight crops of each to an epoch, 2400 steps. The inputs have 20.4 dB.
     Job("nafnets-denoise25", "nafnets", "denoise25", ("epochs=100", "batch=16", "imgsz=128", "min_samples=384", "eval_interval=5", "workers=4")),
 ]
 
+OTHERS = ("metrics/mAP50", "metrics/accuracy_top5", "metrics/f1")  # shown beside the metric that decides
+
 
 def command(job: Job, data: Path, out: Path, device: int) -> list[str]:
     """Return what a user would type."""
-    words = [sys.executable, "train.py", f"model={job.model}", f"data={data / job.data / 'data.yaml'}", *job.arguments]
+    words = [sys.executable, "train.py", f"model={job.model}", f"data={data / job.data}", *job.arguments]
     words += [f"device={device}", "cache=ram", f"hydra.run.dir={out / job.name}"]
     return words + ([f"weights={out / job.after / 'weights' / 'best.pt'}"] if job.after else [])
 
@@ -70,8 +79,8 @@ def run(jobs: list[Job], data: Path, out: Path, devices: list[int]) -> dict[str,
 
 
 def table(jobs: list[Job], out: Path, ended: dict[str, tuple[int, float]]) -> str:
-    """Return a markdown table of the best and last validation of every job, by the metric that its task is judged by."""
-    lines = ["| job | metric | best | at epoch | mAP50 there | last | seconds |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    """Return a markdown table of the best and last validation of every job."""
+    lines = ["| job | metric | best | at epoch | last | others of the best | seconds |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for job in jobs:
         path = out / job.name / "results.csv"
         rows = [r for r in csv.DictReader(path.open()) if r["validated"] == "1"] if path.exists() else []
@@ -79,9 +88,10 @@ def table(jobs: list[Job], out: Path, ended: dict[str, tuple[int, float]]) -> st
             lines.append(f"| {job.name} | exit {ended[job.name][0]}, no result | | | | | |")
             continue
         best = max(rows, key=lambda r: float(r["current_metric"]))
-        shown = [best["current_metric_name"].removeprefix("metrics/"), f"{float(best['current_metric']):.4f}", best["epoch"]]
-        shown += [f"{float(best['metrics/mAP50']):.4f}" if "metrics/mAP50" in best else "", f"{float(rows[-1]['current_metric']):.4f}"]
-        lines.append(f"| {job.name} | {' | '.join(shown)} | {ended[job.name][1]:.0f} |")
+        name = best["current_metric_name"]
+        others = [f"{k.removeprefix('metrics/')} {float(best[k]):.4f}" for k in OTHERS if best.get(k) and k != name]
+        numbers = [f"{float(best['current_metric']):.4f}", best["epoch"], f"{float(rows[-1]['current_metric']):.4f}", ", ".join(others)]
+        lines.append(f"| {job.name} | {name.removeprefix('metrics/')} | {' | '.join(numbers)} | {ended[job.name][1]:.0f} |")
     return "\n".join(lines) + "\n"
 
 

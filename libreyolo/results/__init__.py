@@ -1,7 +1,9 @@
 """What `predict` returns, one class for each task."""
 
 from libreyolo.results.base import Result, save_all
+from libreyolo.results.classify import ClassifyResult
 from libreyolo.results.detection import DetectionResult
+from libreyolo.results.point import PointResult
 from libreyolo.results.restore import RestoreResult
 
-__all__ = ["DetectionResult", "RestoreResult", "Result", "save_all"]
+__all__ = ["ClassifyResult", "DetectionResult", "PointResult", "RestoreResult", "Result", "save_all"]

@@ -34,7 +34,8 @@ GRADIENT = {"lr0": 1.0, "weight_decay": 0.0, "max_steps": 1}
 @dataclass(frozen=True)
 class Check:
     """family: its name. objects: per picture of the epoch. part: the rows of them that are trained on, None for all. keys: recipe keys over
-    PLAIN. frozen_norms: BatchNorm stands still. network: what the network is built with beside its size.
+    PLAIN. frozen_norms: BatchNorm stands still. poisoned: a picture whose pixels are infinite, so that its step is refused.
+    network: what the network is built with beside its size.
     """
 
     family: str
@@ -42,6 +43,7 @@ class Check:
     part: tuple[int, int] | None = None
     keys: Mapping[str, Any] = field(default_factory=dict)
     frozen_norms: bool = False
+    poisoned: int | None = None
     double: bool = True
     network: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,6 +74,8 @@ def run(check: Check) -> Outcome:
     made = FACTORIES[family.task](family, recipe, check.objects, dtype)
     if check.part:
         made = replace(made, pictures=rows_of(made.pictures, range(*check.part)))
+    if check.poisoned is not None:
+        made.pictures.images[check.poisoned] = float("inf")
     before = parameters(net)
     seat = Seat(collectives.rank(), collectives.world_size(), collectives.world_size(), torch.device("cpu"))
     training = build.training(

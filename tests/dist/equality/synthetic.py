@@ -15,14 +15,17 @@ from torch import Tensor
 from libreyolo.assembly.parts import Seat
 from libreyolo.data import sampler
 from libreyolo.data.sampler import Item
-from libreyolo.interfaces.batch import Batch, DetectionBatch, RestoreBatch
+from libreyolo.interfaces.batch import Batch, ClassifyBatch, DetectionBatch, RestoreBatch
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
 from libreyolo.recipe.checks import image_hw
+from libreyolo.tasks.classification import ClassificationTask
 from libreyolo.tasks.detection import DetectionTask
+from libreyolo.tasks.point import PointTask
 from libreyolo.tasks.restore import RestoreTask
 
 NC = 3
+NAMES = {i: f"class_{i}" for i in range(NC)}
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,30 @@ class Synthetic:
 
 
 def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    task = DetectionTask(
+        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=None),
+        detect=family.decode.detect,
+        spec=family.input,
+        names=NAMES,
+    )
+    return Synthetic(task, _boxed_pictures(recipe, objects, dtype), _crop_boxes)
+
+
+def point(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """The pictures of `detect`, whose boxes stand for their centres."""
+    task = PointTask(
+        criterion=family.loss.build(NC, **recipe.loss_options()),
+        locate=family.decode.locate,
+        stride=family.decode.STRIDE,
+        spec=family.input,
+        names=NAMES,
+        thresholds=[0.5],
+        radii=[1],
+    )
+    return Synthetic(task, _boxed_pictures(recipe, objects, dtype), _crop_boxes)
+
+
+def _boxed_pictures(recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> DetectionBatch:
     """Noise with `objects[i]` boxes in picture i."""
     height, width = image_hw(recipe.imgsz)
     draw = torch.Generator().manual_seed(5)
@@ -46,7 +73,7 @@ def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.
     start = torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.1
     size = 0.5 + torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.4
     boxes = torch.cat([start, start + size], dim=2) * side * valid.unsqueeze(2)
-    pictures = DetectionBatch(
+    return DetectionBatch(
         images=torch.rand(count, 3, height, width, generator=draw, dtype=dtype),
         weight=torch.ones(count),
         index=torch.arange(count),
@@ -59,13 +86,6 @@ def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.
         original_hw=torch.tensor([[height, width]] * count),
         to_input=torch.tensor([[1.0, 1.0, 0.0, 0.0]] * count),
     )
-    task = DetectionTask(
-        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=None),
-        detect=family.decode.detect,
-        spec=family.input,
-        names={i: f"class_{i}" for i in range(NC)},
-    )
-    return Synthetic(task, pictures, _crop_boxes)
 
 
 def restore(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
@@ -94,6 +114,31 @@ def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
     return replace(batch, boxes=batch.boxes[:, :most], labels=batch.labels[:, :most], valid=batch.valid[:, :most])
 
 
+def classify(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise whose class follows `objects[i]`, every third picture mixed with another class. The normaliser counts pictures."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    own = torch.tensor(objects) % NC
+    share = 1.0 - 0.3 * (torch.arange(count) % 3 == 0)
+    pictures = ClassifyBatch(
+        images=torch.rand(count, 3, height, width, generator=draw, dtype=dtype),
+        weight=torch.ones(count),
+        index=torch.arange(count),
+        epoch=0,
+        key=torch.zeros(count, 2, dtype=torch.int64),
+        labels=torch.stack([own, (own + 1) % NC], dim=1),
+        shares=torch.stack([share, 1.0 - share], dim=1),
+    )
+    task = ClassificationTask(
+        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=torch.tensor([0.5, 1.0, 1.5])),
+        classify=family.decode.classify,
+        spec=family.input,
+        names={i: f"class_{i}" for i in range(NC)},
+    )
+    return Synthetic(task, pictures, lambda batch: batch)
+
+
 def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
     """Return some pictures of a batch of any task."""
     chosen: dict[str, Any] = {f.name: getattr(batch, f.name)[list(rows)] for f in fields(batch) if isinstance(getattr(batch, f.name), Tensor)}
@@ -101,7 +146,12 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 # Task -> (family, recipe, objects per picture, dtype) -> its pictures. A picture's "objects" are what its normaliser counts.
-FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect, "restore": restore}
+FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {
+    "classify": classify,
+    "detect": detect,
+    "point": point,
+    "restore": restore,
+}
 
 
 class SyntheticLoader:

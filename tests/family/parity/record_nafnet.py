@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from compare import gradient_norms, keys_of, spread, summary
 from fill import fill, pictures
+from PIL import Image
+from torch import nn
+
 from libreyolo.models.nafnet.model import NAFNET_SIZE_CONFIGS, LibreNAFNet
 from libreyolo.models.nafnet.nn import NAFNetLocal, use_global_pooling
 from libreyolo.validation.restore_validator import psnr_rgb, ssim_rgb
-from PIL import Image
-from torch import nn
 
 EPS = 1e-3
 
