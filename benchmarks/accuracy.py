@@ -1,6 +1,6 @@
 """Accuracy on small real sets from random weights: the figures of benchmarks/README.md, all jobs of one call side by side.
 
-    python benchmarks/accuracy.py --data FOLDER_WITH_bccd_cards_trashnet_denoise25 --out FOLDER
+    python benchmarks/accuracy.py --data FOLDER_WITH_bccd_cards_trashnet_nuclei_denoise25 --out FOLDER
 
 Every job is a command that a user could type; its run directory lies in OUT/NAME. OUT/table.md holds the results, OUT/keep/ what is worth keeping.
 """
@@ -21,17 +21,29 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Job:
-    """One training. `after`: the job whose best weights it starts from. data: a folder below --data, or what is in it."""
+    """One training. `after`: the job whose best weights it starts from. data: a folder below --data, or what is in it.
+
+    view: lines of a data.yaml over the folder `data`, written to OUT/NAME.yaml; None: the folder's own.
+    """
 
     name: str
     model: str
     data: str
     arguments: tuple[str, ...]
     after: str | None = None
+    view: str | None = None
 
 
 SCRATCH = ("epochs=100", "batch=16", "imgsz=640", "eval_interval=5")
 SHORT = ("epochs=20", "batch=16", "imgsz=640", "eval_interval=5", "workers=3")
+# Nuclei against the rest, and all three classes of the set's own data.yaml. Pictures of 256 to 384 pixels, judged at 384.
+NUCLEI = ("imgsz=256", "eval_imgsz=384", "epochs=100", "batch=8", "amp=true", "seed=0", "workers=4")
+NUCLEUS_OR_NOT = """\
+train: images/train
+val: images/val
+names: [background, nucleus]
+label_mapping: {0: 0, 1: 1, 2: 1, 255: 255}
+"""
 JOBS = [
     *(Job(f"yolo9s-bccd-seed{seed}", "yolo9s", "bccd", (*SCRATCH, f"seed={seed}", "workers=4")) for seed in range(3)),
     Job("yolo9t-cards", "yolo9t", "cards", ("epochs=60", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
@@ -44,16 +56,22 @@ JOBS = [
         ("epochs=100", "batch=16", "imgsz=320", "lr0=0.003", "flip_prob=0.5", "flipud=0.5", "eval_interval=5", "workers=4"),
     ),
     Job("resnet18-trashnet", "resnet18", "trashnet", ("epochs=100", "batch=64", "imgsz=224", "seed=0", "workers=4")),
+    Job("unets-nuclei-two", "unets", "nuclei", NUCLEI, view=NUCLEUS_OR_NOT),
+    Job("unets-nuclei-three", "unets", "nuclei", NUCLEI),
     # 48 pairs of 192 pixels: eight crops of each to an epoch, 2400 steps. The inputs have 20.4 dB.
     Job("nafnets-denoise25", "nafnets", "denoise25", ("epochs=100", "batch=16", "imgsz=128", "min_samples=384", "eval_interval=5", "workers=4")),
 ]
 
-OTHERS = ("metrics/mAP50", "metrics/accuracy_top5", "metrics/f1")  # shown beside the metric that decides
+OTHERS = ("metrics/mAP50", "metrics/pixel_accuracy", "metrics/accuracy_top5", "metrics/f1")  # shown beside the metric that decides
 
 
 def command(job: Job, data: Path, out: Path, device: int) -> list[str]:
-    """Return what a user would type."""
-    words = [sys.executable, "train.py", f"model={job.model}", f"data={data / job.data}", *job.arguments]
+    """Return what a user would type; writes the data.yaml of a job that has its own view of the data."""
+    source = data / job.data
+    if job.view is not None:
+        source = out / f"{job.name}.yaml"
+        source.write_text(f"path: {data / job.data}\n{job.view}")
+    words = [sys.executable, "train.py", f"model={job.model}", f"data={source}", *job.arguments]
     words += [f"device={device}", "cache=ram", f"hydra.run.dir={out / job.name}"]
     return words + ([f"weights={out / job.after / 'weights' / 'best.pt'}"] if job.after else [])
 

@@ -144,7 +144,7 @@ class LibreYOLO:
             resume.refuse_other_model(resumed, self.family.name, self.size)
             arguments = resume.merged_arguments(resumed, arguments)
             arguments.pop("family", None), arguments.pop("size", None)
-        recipe = schema.resolve(self.family, self.size, arguments)
+        recipe = schema.resolve(self.family, self.size, arguments).for_training()
         recipe = replace(recipe, project=str(project), weights=recipe.weights if resumed else self._origin or None)
         require_packages(recipe.loggers)
         if resumed and not restarted:
@@ -158,6 +158,7 @@ class LibreYOLO:
             )
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)
+        on_stride(recipe.judged_imgsz, spec.stride, "eval_imgsz")
         start = self._start(recipe, cwd, resumed)
         extras = {**self._extras_of(spec), **recipe.file_extras()}
         return run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
@@ -284,7 +285,7 @@ class LibreYOLO:
         recipe = schema.resolve(self.family, self.size, values)
         if recipe.batch == autobatch.MEASURE:
             raise UserError("batch=-1 measures a training; give val a number of pictures, val(batch=16).")
-        on_stride(recipe.imgsz, self.family.input_of(self.size).stride)
+        on_stride(recipe.judged_imgsz, self.family.input_of(self.size).stride)
         device = self._pick_device(recipe.device)
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
         try:

@@ -159,7 +159,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
     start_epoch = progress.epoch
-    meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.imgsz, job.extras)
+    meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.judged_imgsz, job.extras)
     net = build.training_network(job.family, recipe, len(assembly.names), job.start)
     task = assembly.task()
     saver = Saver(

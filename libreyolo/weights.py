@@ -20,9 +20,9 @@ from libreyolo.schema import families, model_names
 
 log = logging.getLogger(__name__)
 
-# Keys of a training that also decide what a validation of its weights gives.
+# Keys of a training that also decide what a validation of its weights gives, beside the input size, which the file names itself.
 JUDGED_BY = (
-    *("data", "data_dir", "imgsz", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype"),
+    *("data", "data_dir", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype"),
     *("conf_thresholds", "nms_radii", "distance_tolerance"),
 )
 
@@ -172,7 +172,7 @@ def load(path: Path) -> Weights:
 
 
 def evaluation_arguments(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the training that wrote a checkpoint judged it, as arguments; {} for a plain weights file."""
+    """Return how the training that wrote a checkpoint judged it, as arguments, the input size apart; {} for a plain weights file."""
     config = content.get("config")
     if not isinstance(config, Mapping):
         return {}

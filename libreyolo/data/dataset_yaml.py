@@ -32,6 +32,7 @@ from typing import Any
 
 import yaml
 
+from libreyolo.data.semantic_shapes import built_in_semantic_shapes
 from libreyolo.data.shapes import built_in_shapes
 from libreyolo.data.shapes_restore import built_in_shapes_restore
 from libreyolo.errors import UserError, nearest, printable
@@ -41,7 +42,11 @@ logger = logging.getLogger(__name__)
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring, _SHOWN.maxother, _SHOWN.maxlist, _SHOWN.maxdict, _SHOWN.maxlevel = 120, 120, 4, 4, 2
 
-BUILT_IN: Mapping[str, Callable[[], Path]] = {"shapes": built_in_shapes, "shapes-restore": built_in_shapes_restore}
+BUILT_IN: Mapping[str, Callable[[], Path]] = {
+    "shapes": built_in_shapes,
+    "shapes-restore": built_in_shapes_restore,
+    "shapes-semantic": built_in_semantic_shapes,
+}
 SPLITS = ("train", "val", "test")
 _FILE_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 MAX_BYTES = 4 << 20  # a description of 20,000 classes has half a megabyte; PyYAML reads about a megabyte a second
@@ -225,7 +230,7 @@ def _names(path: Path, content: dict[str, Any]) -> dict[int, str]:
     if content.get("nc") is not None:
         nc = _integer(path, "nc", content["nc"])
         if nc < 1:
-            raise UserError(f"{path}: nc={nc}, but a detector needs at least one class.")
+            raise UserError(f"{path}: nc={nc}, but there must be at least one class.")
     if names is None and nc is None:
         hint = " (class ids follow its order; each name is a category's)" if "annotations" in content else _misspelt("names", content)
         raise UserError(f"{path}: there is no names: key with the names of the classes; add it{hint}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -140,13 +140,7 @@ class HostBatch:
 
     def pin_memory(self) -> HostBatch:
         """Return a copy in pinned memory, from which copies to a GPU do not block."""
-        batch = self.batch
-        pinned = {
-            f.name: getattr(batch, f.name).pin_memory()
-            for f in fields(batch)
-            if isinstance(getattr(batch, f.name), Tensor) and f.name not in batch.HOST_ONLY
-        }
-        return HostBatch(self.pixels.pin_memory(), None if self.plans is None else self.plans.pin_memory(), replace(batch, **pinned))
+        return HostBatch(self.pixels.pin_memory(), None if self.plans is None else self.plans.pin_memory(), self.batch.pinned())
 
 
 class TrainPictures:

@@ -39,6 +39,15 @@ class Batch:
                 moved[field.name] = value.to(device, non_blocking=non_blocking)
         return replace(self, **moved)
 
+    def pinned(self) -> Self:
+        """Return a copy whose tensors for the device are in pinned memory, from which copies to a GPU do not block."""
+        pinned: dict[str, Any] = {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor) and field.name not in self.HOST_ONLY:
+                pinned[field.name] = value.pin_memory()
+        return replace(self, **pinned)
+
 
 @dataclass
 class DetectionBatch(Batch):
@@ -134,3 +143,22 @@ class ClassScores:
     """What a classifier says of one picture. probs: [C] float32 on the CPU, adding up to 1."""
 
     probs: Tensor
+
+
+@dataclass
+class SemanticBatch(Batch):
+    """Pictures with masks of class ids. h w the largest original picture.
+
+    masks: [B, H, W] uint8 class ids of the network input; 255 where a pixel is ignored.
+    original_hw: [B, 2] int64 on the CPU, height and width of the picture as stored (after EXIF rotation).
+    content: [B, 4] int64 on the CPU, (y0, x0, y1, x1): the part of the input that shows the picture. Only meaningful for evaluation batches.
+    truth: [B, h, w] uint8 on the CPU, the masks at their original sizes, each in the top left corner, 255 beside it; [B, 0, 0] in training and
+        for pictures without a mask.
+    """
+
+    masks: Tensor
+    original_hw: Tensor
+    content: Tensor
+    truth: Tensor
+
+    HOST_ONLY = Batch.HOST_ONLY | {"original_hw", "content", "truth"}

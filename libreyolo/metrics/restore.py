@@ -80,7 +80,7 @@ class RestoreMetric:
         """Return the validation columns of results.csv: means over the pictures, 0 where there are none. `fitness` is the PSNR."""
         _, figures = self._table()
         means = figures.mean(axis=0) if len(figures) else np.zeros(len(FIGURES))
-        return {"metrics/PSNR": float(means[0]), "metrics/SSIM": float(means[1]), "fitness": float(means[0])}
+        return {"metrics/PSNR": float(means[0]), "metrics/SSIM": float(means[1]), "metrics/fitness": float(means[0])}
 
     def curves(self) -> dict[str, Any]:
         """Return what pictures are drawn from: pictures [P], places in the dataset, and psnr, ssim, input_psnr, input_ssim [P] of them."""

@@ -7,6 +7,7 @@ from libreyolo.recipe.classify import ClassifyRecipe
 from libreyolo.recipe.detection import DetectionRecipe
 from libreyolo.recipe.point import PointRecipe
 from libreyolo.recipe.restore import RestoreRecipe
+from libreyolo.recipe.semantic import SemanticRecipe
 
 __all__ = [
     "BoxesRecipe",
@@ -16,6 +17,7 @@ __all__ = [
     "PointRecipe",
     "Recipe",
     "RestoreRecipe",
+    "SemanticRecipe",
     "check_keys",
     "recipe_fields",
 ]

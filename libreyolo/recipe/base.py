@@ -161,6 +161,16 @@ class Recipe:
         if self.name in ("", ".", "..") or any(c in self.name for c in "/\\=[], "):
             raise UserError(f"name={self.name!r} cannot be a directory name here: use letters, digits, '.', '_' and '-'.")
 
+    @property
+    def judged_imgsz(self) -> int | list[int]:
+        """The network input of validation and prediction, which the weights files of a run name: `imgsz` here."""
+        found: int | list[int] = self.imgsz
+        return found
+
+    def for_training(self) -> Recipe:
+        """Return the recipe with what a training settles where the user left it open (nothing here)."""
+        return self
+
     def network_options(self) -> dict[str, Any]:
         """Return keyword arguments for the family's `network.build` that the recipe decides (none here)."""
         return {}

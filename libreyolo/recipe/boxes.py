@@ -46,7 +46,6 @@ class BoxesRecipe(ClassesRecipe):
         self.mixup_scale = checks.pair("mixup_scale", self.mixup_scale)
         if self.mosaic_scale[0] <= 0 or self.mixup_scale[0] <= 0:
             raise UserError(f"mosaic_scale={self.mosaic_scale} and mixup_scale={self.mixup_scale} must be greater than 0.")
-        if len(self.hsv_gain) != 3 or not all(0 <= g <= 1 for g in self.hsv_gain):
-            raise UserError(f"hsv_gain={list(self.hsv_gain)} must be three numbers between 0 and 1: hue, saturation, value.")
+        checks.hsv_gain(self.hsv_gain)
         if self.classes is not None and (not self.classes or min(self.classes) < 0):
             raise UserError(f"classes={list(self.classes)} must name at least one class id, none below 0; null keeps all.")

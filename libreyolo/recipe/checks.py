@@ -39,12 +39,18 @@ def pair(name: str, value: Any) -> list[float]:
     return [float(v) for v in values]
 
 
-def image_size(value: Any) -> int | list[int]:
-    """Return `imgsz` as an int (square) or [height, width]; every side a positive whole number."""
+def hsv_gain(value: Sequence[float]) -> None:
+    """Raise unless value is three numbers between 0 and 1."""
+    if len(value) != 3 or not all(0 <= g <= 1 for g in value):
+        raise UserError(f"hsv_gain={list(value)} must be three numbers between 0 and 1: hue, saturation, value.")
+
+
+def image_size(value: Any, name: str = "imgsz") -> int | list[int]:
+    """Return a network input as an int (square) or [height, width]; every side a positive whole number."""
     sides = list(value) if isinstance(value, (list, tuple)) else [value]
     whole = all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sides)
     if not whole or len(sides) not in (1, 2):
-        raise UserError(f"imgsz={value} must be a positive whole number of pixels (640) or height and width ([480, 640]).")
+        raise UserError(f"{name}={value} must be a positive whole number of pixels (640) or height and width ([480, 640]).")
     return sides[0] if len(sides) == 1 else sides
 
 
@@ -61,13 +67,14 @@ def selection(name: str, value: Any) -> None:
     raise UserError(f"{name}={value} must be a number of parts (10), a name (backbone), a list of names or part numbers, or null.")
 
 
-def on_stride(imgsz: int | Sequence[int], stride: int) -> None:
+def on_stride(imgsz: int | Sequence[int], stride: int, name: str = "imgsz") -> None:
     """Raise unless every side is a multiple of the network's stride, naming both neighbours."""
     for side in image_hw(imgsz):
         if side % stride:
             below, above = side // stride * stride, (side // stride + 1) * stride
-            choices = f"imgsz={above}" if below == 0 else f"imgsz={below} or imgsz={above}"
-            raise UserError(f"imgsz={_shown(imgsz)} does not fit the network: every side must be a multiple of its stride {stride}. Use {choices}.")
+            choices = f"{name}={above}" if below == 0 else f"{name}={below} or {name}={above}"
+            shown = f"{name}={_shown(imgsz)}"
+            raise UserError(f"{shown} does not fit the network: every side must be a multiple of its stride {stride}. Use {choices}.")
 
 
 def _is_number(value: Any) -> bool:

@@ -69,7 +69,7 @@ def test_the_columns_are_those_of_the_published_trainer(runs: dict[str, Run]) ->
     first, last = figures(runs["one"])
     assert [name for name in first if name.startswith(("train/", "metrics/", "lr/"))] == [
         "train/loss",
-        "train/restore_loss", "train/psnr_loss", "metrics/PSNR", "metrics/SSIM", "lr/group0", "lr/group1", "lr/group2",
+        "train/restore_loss", "train/psnr_loss", "metrics/PSNR", "metrics/SSIM", "metrics/fitness", "lr/group0", "lr/group1", "lr/group2",
     ]  # fmt: skip
     assert first["train/loss"] == first["train/restore_loss"]  # the PSNR beside it is no part of the loss
     assert first["current_metric_name"] == "metrics/PSNR"

@@ -153,7 +153,7 @@ def _layer(tiles: Tensor, plans: PlanBatch, rows: slice, slots: range, hw: tuple
         windows = plans.window[rows, slot][used]
         x0, y0 = windows[:, :2].amin(dim=0).tolist()
         x1, y1 = windows[:, 2:].amax(dim=0).tolist()
-        x, y, coverage = _coordinates(plans, rows, slot, (x0, y0, x1, y1))
+        x, y, coverage = coordinates(plans, rows, slot, (x0, y0, x1, y1))
         seen = _sample(tiles, plans, rows, slot, x, y)
         colour[:, :, y0:y1, x0:x1] += seen * coverage[:, None]
         covered[:, :, y0:y1, x0:x1] += coverage[:, None]
@@ -161,7 +161,7 @@ def _layer(tiles: Tensor, plans: PlanBatch, rows: slice, slots: range, hw: tuple
     return colour / (255.0 * covered.clamp(min=1.0)) + (1.0 - covered).clamp(min=0.0) * PAD
 
 
-def _coordinates(plans: PlanBatch, rows: slice, slot: int, window: tuple[int, int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
+def coordinates(plans: PlanBatch, rows: slice, slot: int, window: tuple[int, int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
     """Return what each output pixel of the window shows: tile coordinates x and y, and the share of it that the tile covers, [b, h, w]."""
     x0, y0, x1, y1 = window
     matrix = plans.matrix[rows, slot, :, :, None, None]  # [b, 3, 3, 1, 1]

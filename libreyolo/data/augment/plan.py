@@ -80,10 +80,10 @@ def draw_plan(settings: AugmentSettings, size_of: SizeOf, num_pictures: int, *, 
     to_input = random_affine(parts, canvas_hw, settings) if affine else np.eye(3)
     mirror = flip(settings.imgsz, horizontal=left_right < settings.flip_prob, vertical=upside_down < settings.flipud)
 
-    slots = [_slot(picture, 0, mirror @ to_input @ on_canvas, shown, settings.imgsz) for picture, on_canvas, shown in tiles]
+    slots = [make_slot(picture, 0, mirror @ to_input @ on_canvas, shown, settings.imgsz) for picture, on_canvas, shown in tiles]
     if mixup:
         partner, on_input = _mixup(parts, settings, size_of, num_pictures)
-        slots.append(_slot(partner, 1, mirror @ on_input, (0.0, 0.0, 1.0, 1.0), settings.imgsz))
+        slots.append(make_slot(partner, 1, mirror @ on_input, (0.0, 0.0, 1.0, 1.0), settings.imgsz))
     hsv = (float(gains[0]), 1.0 + float(gains[1]), 1.0 + float(gains[2])) if hsv_draw < settings.hsv_prob else None
     return Plan(tuple(s for s in slots if s is not None), hsv, MIXUP_WEIGHT if mixup else 0.0, bool(mosaic))
 
@@ -130,7 +130,7 @@ def _mixup(rng: np.random.Generator, settings: AugmentSettings, size_of: SizeOf,
     return partner, placed @ flip((1, 1), horizontal=mirrored, vertical=False)
 
 
-def _slot(picture: int, layer: int, to_output: np.ndarray, shown: tuple[float, float, float, float], hw: tuple[int, int]) -> Slot | None:
+def make_slot(picture: int, layer: int, to_output: np.ndarray, shown: tuple[float, float, float, float], hw: tuple[int, int]) -> Slot | None:
     """Return the slot, or None where nothing of it is visible: its picture need not be decoded."""
     h, w = hw
     visible, divisor = project(to_output, corners(np.asarray(shown)))

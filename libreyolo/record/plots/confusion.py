@@ -12,6 +12,7 @@ from libreyolo.record.plots import style
 
 MAX_WITH_SHARE = 12  # classes up to which a cell shows its share and its count
 MAX_WITH_COUNT = 40  # up to which it shows a number at all
+MAX_WRITTEN = 1_000_000  # a larger count (of pixels, say) would not fit into its cell and is rounded
 
 
 def draw_confusion(counts: np.ndarray, names: dict[int, str], path: Path) -> None:
@@ -46,14 +47,15 @@ def draw_confusion(counts: np.ndarray, names: dict[int, str], path: Path) -> Non
 def _write_cells(axes: Axes, counts: np.ndarray, share: np.ndarray, labels: Sequence[str]) -> None:
     with_share = len(labels) <= MAX_WITH_SHARE
     for row, column in np.argwhere(counts > 0):
-        text = f"{share[row, column]:.0%}\n{counts[row, column]}" if with_share else _short(int(counts[row, column]))
+        count = int(counts[row, column])
+        text = f"{share[row, column]:.0%}\n{count if count < MAX_WRITTEN else _short(count)}" if with_share else _short(count)
         color = "white" if share[row, column] > 0.55 else style.INK
         axes.text(column, row, text, ha="center", va="center", fontsize=8.5 if with_share else 6.5, color=color)
 
 
 def _short(count: int) -> str:
-    """Return a count of at most four letters: 123, 12k, 1M."""
-    for size, letter in ((1_000_000, "M"), (10_000, "k")):
-        if count >= size:
-            return f"{count // (1000 if letter == 'k' else size)}{letter}"
+    """Return a count of at most four letters (up to 9999G): 123, 12k, 1M."""
+    for least, size, letter in ((1_000_000_000, 1_000_000_000, "G"), (1_000_000, 1_000_000, "M"), (10_000, 1000, "k")):
+        if count >= least:
+            return f"{count // size}{letter}"
     return str(count)

@@ -107,10 +107,11 @@ def _losses(lines: Mapping[str, Line]) -> Panel:
 def _metrics(lines: Mapping[str, Line], best_name: str, best: tuple[int, float] | None) -> list[Panel]:
     """The best metric's panel first: shares between 0 and 1 have one panel, every other metric one of its own.
 
-    Older names of a metric, "mAP50(B)" beside "mAP50", are its line once more and left out.
+    Other names of a metric are its line once more and left out: older ones ("mAP50(B)" beside "mAP50"), and what repeats the best metric.
     """
     named = {name: line for name, line in lines.items() if name.startswith("metrics/")}
     ordered = dict(sorted(named.items(), key=lambda item: item[0] != best_name))
+    ordered = {name: line for name, line in ordered.items() if name == best_name or line != named.get(best_name)}
     different = {
         name.removeprefix("metrics/"): line for name, line in ordered.items() if not (name.endswith(")") and ordered.get(name.split("(")[0]) == line)
     }

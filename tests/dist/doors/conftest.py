@@ -113,7 +113,9 @@ class Started:
         """Wait for the end; nothing that it started may stay."""
         until(self.look, "the end", seconds)
         out, err = self.process.communicate()
-        until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in self.seen.values()), "its processes' end", 15)
+        until(
+            lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in self.seen.values()), "its processes' end", 15
+        )
         return Ended(self.process.returncode, out, err)
 
 

@@ -30,13 +30,19 @@ def wait(*arguments, **settings):
     Path(f"waiting-{rank()}").touch()
     threading.Event().wait()
 """
-WAITS_IN_EPOCH_2 = WAITS + """
+WAITS_IN_EPOCH_2 = (
+    WAITS
+    + """
 whole_epoch = trainer.Trainer._train_epoch
 trainer.Trainer._train_epoch = lambda self, epoch: whole_epoch(self, epoch) if epoch == 0 else wait()
 """
-WAITS_IN_VALIDATION = WAITS + """
+)
+WAITS_IN_VALIDATION = (
+    WAITS
+    + """
 trainer.validate = wait
 """
+)
 
 
 def started(workplace: Workplace, patch: str, **changes: object):

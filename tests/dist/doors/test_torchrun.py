@@ -83,7 +83,7 @@ def test_a_mistake_that_every_rank_makes_is_said_once_and_leaves_no_directory(wo
     ended = workplace.run(*TORCHRUN, TRAIN, *words(data="nowhere.yaml"))
     assert ended.code != 0
     assert ended.err.count("data='nowhere.yaml' was not found") == 1
-    assert "train.py\", line" not in ended.err and "Error executing job" not in ended.err
+    assert 'train.py", line' not in ended.err and "Error executing job" not in ended.err
     assert list(workplace.folder.glob("outputs/*")) == []
 
 

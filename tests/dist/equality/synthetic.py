@@ -23,6 +23,8 @@ from libreyolo.tasks.classification import ClassificationTask
 from libreyolo.tasks.detection import DetectionTask
 from libreyolo.tasks.point import PointTask
 from libreyolo.tasks.restore import RestoreTask
+from libreyolo.tasks.semantic import SemanticTask
+from tests.family.batches import semantic_batch
 
 NC = 3
 NAMES = {i: f"class_{i}" for i in range(NC)}
@@ -139,6 +141,21 @@ def classify(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torc
     return Synthetic(task, pictures, lambda batch: batch)
 
 
+def semantic(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise of which the first `objects[i]` eighths of the rows of picture i have a class and the rest is ignored."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    images = torch.rand(count, 3, height, width, generator=draw, dtype=dtype)
+    masks = torch.randint(NC, (count, height, width), generator=draw)
+    labelled = torch.arange(height)[None, :] < torch.tensor(objects)[:, None] * height // 8
+    masks = torch.where(labelled[:, :, None], masks, 255)
+    names = {i: f"class_{i}" for i in range(NC)}
+    criterion = family.loss.build(NC, **recipe.loss_options())
+    task = SemanticTask(criterion=criterion, class_logits=family.decode.class_logits, spec=family.input, names=names)
+    return Synthetic(task, semantic_batch(images, masks), lambda batch: batch)
+
+
 def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
     """Return some pictures of a batch of any task."""
     chosen: dict[str, Any] = {f.name: getattr(batch, f.name)[list(rows)] for f in fields(batch) if isinstance(getattr(batch, f.name), Tensor)}
@@ -151,6 +168,7 @@ FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synt
     "detect": detect,
     "point": point,
     "restore": restore,
+    "semantic": semantic,
 }
 
 

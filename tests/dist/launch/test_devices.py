@@ -58,9 +58,7 @@ def test_the_cpu_takes_as_many_processes_as_nproc_says():
         parse("cpu", cuda_count=0, nproc=2).device_for(2)
 
 
-@pytest.mark.parametrize(
-    ("cuda_count", "mps", "kind", "device"), [(2, True, "cuda", "cuda:0"), (0, True, "mps", "mps"), (0, False, "cpu", "cpu")]
-)
+@pytest.mark.parametrize(("cuda_count", "mps", "kind", "device"), [(2, True, "cuda", "cuda:0"), (0, True, "mps", "mps"), (0, False, "cpu", "cpu")])
 def test_auto_says_what_it_chose(cuda_count, mps, kind, device):
     placement = parse("auto", cuda_count=cuda_count, mps_available=mps)
     assert (placement.kind, placement.num_processes, placement.device_for(0)) == (kind, 1, device)

@@ -52,9 +52,7 @@ def test_an_incomplete_set_names_what_is_missing(name):
         detect({key: value for key, value in TORCHRUN.items() if key != name})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("RANK", "8"), ("RANK", "-1"), ("WORLD_SIZE", "x"), ("LOCAL_RANK", "4"), ("MASTER_PORT", "99999")]
-)
+@pytest.mark.parametrize(("name", "value"), [("RANK", "8"), ("RANK", "-1"), ("WORLD_SIZE", "x"), ("LOCAL_RANK", "4"), ("MASTER_PORT", "99999")])
 def test_a_value_that_can_t_be_is_shown(name, value):
     with pytest.raises(EnvironmentVariableError, match=rf"{name}=.?{value}"):
         detect({**TORCHRUN, name: value})

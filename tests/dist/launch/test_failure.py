@@ -25,9 +25,7 @@ def ended(rank: int, when: float, exit_code: int, *, started: bool = True) -> Fa
     return Failure(rank, when, None, exit_code, started)
 
 
-@pytest.mark.parametrize(
-    "lost", [("RuntimeError", GLOO), ("DistBackendError", "NCCL error"), ("DistNetworkError", "Failed to recv, got 0 bytes")]
-)
+@pytest.mark.parametrize("lost", [("RuntimeError", GLOO), ("DistBackendError", "NCCL error"), ("DistNetworkError", "Failed to recv, got 0 bytes")])
 def test_a_rank_that_lost_its_peer_is_not_the_first_to_fail(lost):
     consequence = reported(0, 1.0, *lost)
     assert first([consequence, ended(1, 2.0, -9)]).rank == 1

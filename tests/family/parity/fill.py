@@ -84,3 +84,11 @@ def pictures(height: int, width: int, *, count: int = 2, seed: int = 1234) -> Te
     channel = np.arange(1.0, 4)[None, :, None, None]
     waves = 0.5 + 0.5 * np.sin(2 * np.pi * (picture * y + channel * x))
     return torch.from_numpy((0.5 * waves + 0.5 * noise).astype(np.float32))
+
+
+def class_masks(height: int, width: int, *, num_classes: int, count: int = 2) -> Tensor:
+    """Return [count, height, width] uint8 class ids: tiles of 8 pixels, another class each; the top left tile is ignored (255)."""
+    y, x, picture = np.arange(height)[None, :, None] // 8, np.arange(width)[None, None, :] // 8, np.arange(count)[:, None, None]
+    masks = ((y + 2 * x + picture) % num_classes).astype(np.uint8)
+    masks[:, :8, :8] = 255
+    return torch.from_numpy(masks)

@@ -95,7 +95,7 @@ def test_each_picture_is_judged_at_its_own_size_and_counts_once() -> None:
         figures.append((psnr(restored.pixels.double(), target), ssim(restored.pixels.double(), target)))
         assert metric.curves()["input_psnr"][index] == psnr(batch.images[0, :, :16, :20].double(), target)
     mean = np.mean(figures, axis=0)
-    assert metric.compute() == {"metrics/PSNR": mean[0], "metrics/SSIM": mean[1], "fitness": mean[0]}
+    assert metric.compute() == {"metrics/PSNR": mean[0], "metrics/SSIM": mean[1], "metrics/fitness": mean[0]}
 
 
 def test_the_merged_state_is_the_same_to_the_bit_however_pictures_are_shared() -> None:
@@ -121,7 +121,7 @@ def test_only_the_worst_pictures_are_kept() -> None:
 def test_no_picture_at_all_is_defined() -> None:
     merged = RestoreMetric()
     merged.merge([RestoreMetric().state(), RestoreMetric().state()])
-    assert merged.compute() == {"metrics/PSNR": 0.0, "metrics/SSIM": 0.0, "fitness": 0.0}
+    assert merged.compute() == {"metrics/PSNR": 0.0, "metrics/SSIM": 0.0, "metrics/fitness": 0.0}
     assert len(merged.curves()["psnr"]) == 0
 
 

@@ -1,0 +1,126 @@
+"""Semantic segmentation: pictures with masks, a class for every pixel, mean IoU."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
+from libreyolo.assembly.semantic_pictures import SemanticPictures
+from libreyolo.data.augment.rescale_crop import CropSettings
+from libreyolo.data.masked_set import MaskedSet
+from libreyolo.data.picture_cache import RamPictures
+from libreyolo.data.semantic import load_semantic
+from libreyolo.data.semantic_loader import eval_loader, train_loader, whole_pictures
+from libreyolo.errors import UserError
+from libreyolo.interfaces.batch import SemanticBatch
+from libreyolo.interfaces.events import Listener
+from libreyolo.interfaces.family import Family
+from libreyolo.interfaces.input import InputSpec
+from libreyolo.interfaces.task import Loader
+from libreyolo.recipe import Recipe, SemanticRecipe
+from libreyolo.recipe.checks import image_hw
+from libreyolo.results import SemanticResult
+from libreyolo.tasks.semantic import SemanticTask
+
+
+class SemanticAssembly:
+    """A segmentation run's data and what is made from it."""
+
+    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
+        assert isinstance(recipe, SemanticRecipe)
+        self.family, self.recipe, self.spec = family, recipe, spec
+        self.data = load_semantic(
+            recipe.data if recipe.data is not None else str(recipe.data_dir),
+            root=recipe.data_dir if recipe.data is not None else None,
+            cwd=cwd,
+            cache=recipe.cache,
+            max_hw=self._augmentation().enough_hw,
+        )
+        self.names = self.data.names
+        if recipe.num_classes not in (None, len(self.names)):
+            raise UserError(f"num_classes={recipe.num_classes}, but {self.data.yaml_path} has {len(self.names)} classes; leave it out.")
+
+    def task(self, split: str = "val", **evaluation: Any) -> SemanticTask:
+        """Return the task; the truth comes with the pictures of the split's loader, so all splits share it."""
+        refuse_unknown(evaluation, (), "judging a class for every pixel")
+        self.split(split)
+        return SemanticTask(
+            criterion=self.family.loss.build(len(self.names), **self.recipe.loss_options()),
+            class_logits=self.family.decode.class_logits,
+            spec=self.spec,
+            names=self.names,
+            samples=self.recipe.plot_samples if self.recipe.save_plots else 0,
+        )
+
+    def train_loader(self, seat: Seat, batch: int) -> Loader:
+        recipe = self.recipe
+        return train_loader(
+            self.data.train,
+            self._augmentation(),
+            self.spec,
+            batch=batch,
+            rank=seat.rank,
+            world_size=seat.world_size,
+            seed=recipe.seed,
+            workers=seat.workers(recipe.workers),
+            device=seat.device,
+            min_samples=recipe.min_samples,
+        )
+
+    def val_loader(self, seat: Seat, batch: int, split: str = "val") -> Loader | None:
+        judged = self.split(split)
+        if judged is None:
+            return None
+        return eval_loader(
+            judged,
+            imgsz=image_hw(self.recipe.judged_imgsz),
+            spec=self.spec,
+            batch=batch,
+            rank=seat.rank,
+            world_size=seat.world_size,
+            workers=seat.workers(self.recipe.workers),
+            device=seat.device,
+        )
+
+    def split(self, name: str) -> MaskedSet | None:
+        """Return the training, validation or test pictures. Raises UserError for another name."""
+        if name not in ("train", "val", "test"):
+            raise UserError(f"split={name} is not known: choose train, val or test.")
+        found: MaskedSet | None = getattr(self.data, name)
+        return found
+
+    def pictures(self, run_dir: Path) -> list[Listener]:
+        return [SemanticPictures(run_dir, self.names, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples)]
+
+    @classmethod
+    def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
+        """Return what predicts class maps. It has no settings: every pixel gets its most likely class."""
+        refuse_unknown(settings, (), "predicting a class for every pixel")
+        task = SemanticTask(criterion=None, class_logits=family.decode.class_logits, spec=spec, names=names)
+        return Predictor(
+            task=task,
+            prepare=lambda pictures, hw: whole_pictures(pictures, hw, spec),
+            result=lambda picture, mask, path: SemanticResult(picture, names, path, mask.numpy()),
+        )
+
+    def close(self) -> None:
+        for pictures in (self.data.train, self.data.val):
+            if isinstance(getattr(pictures, "cache", None), RamPictures):
+                pictures.cache.close()  # type: ignore[union-attr]
+
+    def _first_batch(self, epoch: int) -> SemanticBatch:
+        """Return the first training batch of an epoch (at most 16 pictures), on the CPU."""
+        batch = min(self.recipe.batch, 16)
+        loader = train_loader(self.data.train, self._augmentation(), self.spec, batch=batch, seed=self.recipe.seed)
+        return next(iter(loader.epoch(epoch)))
+
+    def _augmentation(self) -> CropSettings:
+        """Return the recipe's augmentation; its fields are named as the recipe's keys."""
+        own = {f.name: getattr(self.recipe, f.name) for f in fields(CropSettings) if hasattr(self.recipe, f.name)}
+        own |= {name: tuple(own[name]) for name in ("rescale", "hsv_gain")}
+        return CropSettings(**{**own, "imgsz": image_hw(self.recipe.imgsz), "canvas": image_hw(self.recipe.judged_imgsz)})
+
+
+ASSEMBLY = SemanticAssembly
