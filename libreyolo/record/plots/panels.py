@@ -122,7 +122,8 @@ def _metrics(lines: Mapping[str, Line], best_name: str, best: tuple[int, float] 
     if shares or not others:
         shown = dict(list(shares.items())[:MAX_LINES])
         own = best if short in shares or not shares else None
-        panels.append(Panel("Validation", shown, len(shares) - len(shown), best=own))
+        title = f"Validation: {next(iter(shown))}" if len(shown) == 1 and own is None else "Validation"  # a lone line has no legend
+        panels.append(Panel(title, shown, len(shares) - len(shown), best=own))
     panels += [Panel(f"Validation: {name}", {name: line}, best=best if name == short else None) for name, line in list(others.items())[:2]]
     return sorted(panels, key=lambda panel: short not in panel.lines)
 
