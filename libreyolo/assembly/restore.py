@@ -100,6 +100,9 @@ class RestoreAssembly:
             result=lambda picture, restored, path: RestoreResult(picture, {}, path, to_uint8(restored.pixels)),
         )
 
+    def example(self) -> Path:
+        return (self.data.val or self.data.train).path(0)
+
     @classmethod
     def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
         return restore_check.check(data, cwd=cwd)

@@ -77,11 +77,10 @@ class RestoreMetric:
         self._drop_better()
 
     def compute(self) -> dict[str, float]:
-        """Return the validation columns of results.csv: means over the pictures, 0 where there are none."""
+        """Return the validation columns of results.csv: means over the pictures, 0 where there are none. `fitness` is the PSNR."""
         _, figures = self._table()
         means = figures.mean(axis=0) if len(figures) else np.zeros(len(FIGURES))
-        columns = {"PSNR": means[0], "SSIM": means[1], "fitness": means[0]}
-        return {f"metrics/{name}": float(value) for name, value in columns.items()}
+        return {"metrics/PSNR": float(means[0]), "metrics/SSIM": float(means[1]), "metrics/fitness": float(means[0])}
 
     def curves(self) -> dict[str, Any]:
         """Return what pictures are drawn from: pictures [P], places in the dataset, and psnr, ssim, input_psnr, input_ssim [P] of them."""

@@ -62,7 +62,7 @@ def runs(folder: Path) -> dict[str, Run]:
 
 def figures(run: Run) -> list[dict[str, Any]]:
     rows = read_results(run.folder / "results.csv")
-    return [{k: v for k, v in row.items() if k != "time" and not k.startswith("speed/")} for row in rows]
+    return [{k: v for k, v in row.items() if k != "time" and not k.startswith(("speed/", "system/"))} for row in rows]
 
 
 def test_the_columns_are_those_of_the_published_trainer(runs: dict[str, Run]) -> None:

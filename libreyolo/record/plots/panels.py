@@ -119,7 +119,8 @@ def _metrics(lines: Mapping[str, Line], best_name: str, best: tuple[int, float] 
     if shares or not others:
         shown = dict(list(shares.items())[:MAX_LINES])
         own = best if short in shares or not shares else None
-        title = f"Validation: {next(iter(shown))}" if len(shown) == 1 and others else "Validation"
+        # A lone line has no legend.
+        title = f"Validation: {next(iter(shown))}" if len(shown) == 1 and (others or own is None) else "Validation"
         panels.append(Panel(title, shown, len(shares) - len(shown), best=own))
     panels += [Panel(f"Validation: {name}", {name: line}, best=best if name == short else None) for name, line in list(others.items())[:2]]
     return sorted(panels, key=lambda panel: short not in panel.lines)
