@@ -143,6 +143,10 @@ class TrainMasked:
         """Return the picture's path."""
         return str(self.pictures.path(index))
 
+    def shown(self, item: Item) -> list[int]:
+        """Return the picture: nothing is mixed into it."""
+        return [item.index]
+
 
 class EvalMasked:
     """Reads a picture with its mask at its original size and puts both into the network's input."""
@@ -156,6 +160,10 @@ class EvalMasked:
     def describe(self, index: int) -> str:
         """Return the picture's path."""
         return str(self.pictures.path(index))
+
+    def shown(self, item: Item) -> list[int]:
+        """Return the picture: nothing is mixed into it."""
+        return [item.index]
 
 
 def eval_sample(image: np.ndarray, truth: np.ndarray | None, item: Item, imgsz: tuple[int, int], spec: InputSpec) -> EvalSample:

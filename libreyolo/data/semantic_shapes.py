@@ -1,7 +1,8 @@
 """The built-in semantic set `shapes-semantic`: generated, not downloaded; the scenes of shape_scene.py with a class for every pixel.
 
 Class 0 is the background, then the six outlines; a pixel belongs to the object that is seen there. Each outline leans to a colour of its own, the
-rest to grey, so that a network from random weights learns in minutes on a CPU. JPEG bytes may differ between versions of Pillow, masks never do. 512 + 64 pictures take about two seconds.
+rest to grey, so that a network from random weights learns in minutes on a CPU. JPEG bytes may differ between versions of Pillow, masks never do.
+512 + 64 pictures take about two seconds.
 """
 
 from __future__ import annotations
