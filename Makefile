@@ -30,7 +30,10 @@ check: lint ## lint and the fast tests
 test: lint ## lint and every test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
+pictures: setup ## train the demos and write the pictures in docs/images
+	$(BIN)/python -m benchmarks.docs_images
+
 clean: ## remove the environment and caches, never outputs/
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
 
-.PHONY: help setup train lint check test clean
+.PHONY: help setup train lint check test pictures clean

@@ -49,6 +49,12 @@ JOBS = [
     Job("yolo9t-cards", "yolo9t", "cards", ("epochs=60", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
     Job("yolo9t-bccd-scratch20", "yolo9t", "bccd", SHORT, after=None),
     Job("yolo9t-bccd-from-cards20", "yolo9t", "bccd", SHORT, after="yolo9t-cards"),
+    Job(
+        "fomos-bccd",
+        "fomos",
+        "bccd",
+        ("epochs=100", "batch=16", "imgsz=320", "lr0=0.003", "flip_prob=0.5", "flipud=0.5", "eval_interval=5", "workers=4"),
+    ),
     Job("resnet18-trashnet", "resnet18", "trashnet", ("epochs=100", "batch=64", "imgsz=224", "seed=0", "workers=4")),
     Job("unets-nuclei-two", "unets", "nuclei", NUCLEI, view=NUCLEUS_OR_NOT),
     Job("unets-nuclei-three", "unets", "nuclei", NUCLEI),

@@ -1,10 +1,12 @@
-"""The demo with one part of yolo9 taken away, to show that the embedded set notices.
+"""A demo with one part of its loss taken away, to show that the embedded set notices.
 
-    python benchmarks/demo_ablation.py random_assigner|no_dfl [key=value ...]
+    python benchmarks/demo_ablation.py random_assigner|no_dfl|shuffled_points|shuffled_labels [key=value ...]
     python benchmarks/demo_ablation.py most_likely_bin path/to/best.pt
 
 random_assigner: every object takes ten anchors drawn at random from the whole picture, each at full weight. no_dfl: the distribution is gone; a
-side's distance is one number (the softplus of the mean of its 16 logits), which CIoU alone trains. Further arguments go to train.py as they are.
+side's distance is one number (the softplus of the mean of its 16 logits), which CIoU alone trains. shuffled_points: fomo (experiment=demo-point)
+is trained on the cells of the next picture of the batch. shuffled_labels: the demo of classes, where every picture is trained with the label of
+another one of its batch. Further arguments go to train.py as they are.
 most_likely_bin: validate a trained demo twice, with the mean of the distributions and with their most likely bin, to see what the bins mean.
 Not an option of the product: functions are replaced in this process, and loader workers only read pictures.
 """
@@ -23,11 +25,15 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from libreyolo import LibreYOLO  # noqa: E402
+from libreyolo.models.fomo import loss as fomo_loss  # noqa: E402
 from libreyolo.models.yolo9 import decode, loss  # noqa: E402
+from libreyolo.nn import classification  # noqa: E402
 from libreyolo.ops.assign import Assignment  # noqa: E402
 from libreyolo.ops.boxes import distances_to_xyxy  # noqa: E402
+from libreyolo.ops.cells import target_grid  # noqa: E402
 
 TOPK = 10
+WITH_ITS_OWN = classification.cross_entropy
 
 
 @torch.no_grad()
@@ -54,6 +60,17 @@ def most_likely_boxes(side_logits: Tensor, centres: Tensor, strides: Tensor) -> 
     return distances_to_xyxy(centres, side_logits.argmax(dim=-1) * strides)
 
 
+def next_pictures_grid(boxes: Tensor, labels: Tensor, valid: Tensor, hw: tuple[int, int], stride: int) -> Tensor:
+    """Return the targets of a batch, each picture's in the place of its neighbour's."""
+    return target_grid(boxes, labels, valid, hw, stride).roll(1, dims=0)
+
+
+def of_another(logits: Tensor, labels: Tensor, shares: Tensor, *more: Any) -> Tensor:
+    """Return the cross-entropy with labels that are shuffled within the batch."""
+    order = torch.randperm(len(labels), device=labels.device)
+    return WITH_ITS_OWN(logits, labels[order], shares[order], *more)
+
+
 def compare_decodes(weights: str) -> None:
     """Print the metrics of both ways to read the distributions of a trained demo."""
     for name, function in (("mean", decode.expected_boxes), ("most likely bin", most_likely_boxes)):
@@ -64,18 +81,22 @@ def compare_decodes(weights: str) -> None:
 
 def main() -> None:
     """Replace the part named first, then run train.py."""
-    part, overrides = sys.argv[1], sys.argv[2:]
+    part, overrides, demo = sys.argv[1], sys.argv[2:], "demo"
     if part == "most_likely_bin":
         compare_decodes(overrides[0])
         return
-    if part == "random_assigner":
+    if part == "shuffled_labels":
+        classification.cross_entropy, demo = of_another, "demo-classify"
+    elif part == "random_assigner":
         loss.task_aligned = random_anchors
     elif part == "no_dfl":
         decode.expected_boxes = loss.expected_boxes = plain_boxes
         overrides = ["dfl_gain=0", *overrides]
+    elif part == "shuffled_points":
+        fomo_loss.target_grid, demo = next_pictures_grid, "demo-point"
     else:
-        sys.exit(f"{part} is not a part: use random_assigner, no_dfl or most_likely_bin.")
-    sys.argv = [str(ROOT / "train.py"), "experiment=demo", *overrides]
+        sys.exit(f"{part} is not a part: use random_assigner, no_dfl, shuffled_points, shuffled_labels or most_likely_bin.")
+    sys.argv = [str(ROOT / "train.py"), f"experiment={demo}", *overrides]
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

@@ -1,4 +1,4 @@
-"""The shell's door: python -m libreyolo check|val|predict ..."""
+"""The shell's door: python -m libreyolo check|val|predict|report ..."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ EXAMPLES = """examples:
   python -m libreyolo val LibreYOLO9s.pt --data my.yaml --split test
   python -m libreyolo predict best.pt photo.jpg --conf 0.4
   python -m libreyolo predict best.pt "photos/*.jpg" --save drawn
+  python -m libreyolo report outputs/2026-01-31/12-00-00-1a2b
 """
 
 
@@ -82,6 +83,9 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--save", default="predictions", help="folder for the drawn pictures")
     _shared(predict, "most predictions for one picture (300)")
     predict.set_defaults(run=_predict)
+    report = commands.add_parser("report", help="write the report.html of a run that was killed, or of a sweep, from what is in its directory")
+    report.add_argument("directory", help="run or sweep directory")
+    report.set_defaults(run=_report)
     return parser
 
 
@@ -126,6 +130,25 @@ def _predict(chosen: argparse.Namespace) -> int:
     for result in results:
         sys.stdout.write(printable(f"{result.path}: {result.summary()}") + "\n")
     sys.stdout.write(f"Drawn pictures: {chosen.save}\n")
+    return 0
+
+
+def _report(chosen: argparse.Namespace) -> int:
+    from launch.rundir import is_run
+    from libreyolo import schema
+    from libreyolo.errors import UserError
+    from libreyolo.recipe import recipe_fields
+    from libreyolo.record.report.facts import read_run
+    from libreyolo.record.report.run_page import write_run_report
+    from libreyolo.record.report.sweep_page import write_sweep_report
+
+    directory = Path(chosen.directory)
+    family = schema.families().get(str(read_run(directory).config.get("family")))
+    keys = recipe_fields(family.recipe) if family else {}
+    page = write_run_report(directory, keys) if is_run(directory) else write_sweep_report(directory) if directory.is_dir() else None
+    if page is None:
+        raise UserError(f"{directory} holds neither a run nor the jobs of a sweep.")
+    sys.stdout.write(f"{page}\n")
     return 0
 
 

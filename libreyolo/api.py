@@ -159,8 +159,9 @@ class LibreYOLO:
         spec = self._spec(recipe)
         on_stride(recipe.imgsz, spec.stride)
         on_stride(recipe.judged_imgsz, spec.stride, "eval_imgsz")
-        extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
-        return run.Job(self.family, recipe, spec, self._start(recipe, cwd, resumed), extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
+        start = self._start(recipe, cwd, resumed)
+        extras = self._extras_of(spec)
+        return run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
@@ -184,9 +185,18 @@ class LibreYOLO:
         return build.Start(state, self._options, str(self._file.path))
 
     def _spec(self, recipe: Recipe | None = None) -> InputSpec:
-        """Return the input convention: the family's, with the letterbox position of the weights or the recipe."""
-        position = getattr(recipe, "letterbox_pad", None) or self._extras.get("letterbox_pad") or self.family.input.pad_position
-        return replace(self.family.input, pad_position=position)
+        """Return the input convention: the family's, with what the weights file or the recipe says of letterbox or crop."""
+        own = self.family.input_of(self.size)
+        position = getattr(recipe, "letterbox_pad", None) or self._extras.get("letterbox_pad") or own.pad_position
+        spec = replace(own, pad_position=position, crop_pct=self._extras.get("crop_pct") or own.crop_pct)
+        return replace(spec, **recipe.input_changes()) if recipe else spec
+
+    def _extras_of(self, spec: InputSpec) -> dict[str, Any]:
+        """Return what a weights file says beside its nine keys: its own extras, and the input convention where files differ in it."""
+        own = self.family.input_of(self.size)
+        letterbox = {"letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else {}
+        crop = {"crop_pct": spec.crop_pct} if spec.crop_pct != own.crop_pct else {}
+        return {**{k: v for k, v in self._extras.items() if k != "crop_pct"}, **letterbox, **crop}
 
     def _train_alone(self, job: run.Job, place: Place, device: torch.device) -> run.Outcome:
         """Train in this process, the only rank."""
@@ -274,12 +284,14 @@ class LibreYOLO:
         recipe = schema.resolve(self.family, self.size, values)
         if recipe.batch == autobatch.MEASURE:
             raise UserError("batch=-1 measures a training; give val a number of pictures, val(batch=16).")
-        on_stride(recipe.judged_imgsz, self.family.input.stride)
+        on_stride(recipe.judged_imgsz, self.family.input_of(self.size).stride)
         device = self._pick_device(recipe.device)
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
         try:
             if len(assembly.names) != self.nc:
                 raise UserError(f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared.")
+            if assembly.names != self.names and sorted(assembly.names.values()) == sorted(self.names.values()):
+                raise UserError(f"{values['data']} has the classes of this model in another order: give them the order of the model's names.")
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
             if loader is None:
                 raise UserError(f"{values['data']} has no {split} split to validate on.")
@@ -313,7 +325,7 @@ class LibreYOLO:
         checks.at_least("batch", batch, 1)
         settings = _given(conf=conf, iou=iou, classes=classes, max_det=max_det)
         predictor = assembly_for(self.family).predictor(self.family, self._spec(), self.names, **settings)
-        on_stride(wanted, self.family.input.stride)
+        on_stride(wanted, self.family.input_of(self.size).stride)
         self._pick_device(device if device is not None else str(self.device))
         found = run_prediction(self.net, predictor, source, cwd=Path.cwd(), hw=image_hw(wanted), batch=batch, device=self.device)
         results = list(found)
@@ -328,9 +340,7 @@ class LibreYOLO:
         return target
 
     def _meta(self) -> WeightsMeta:
-        spec = self._spec()
-        extras = {**self._extras, "letterbox_pad": spec.pad_position} if spec.resize == "letterbox" else self._extras
-        return WeightsMeta(self.family.name, self.size, self.family.task, self.names, self.imgsz, extras)
+        return WeightsMeta(self.family.name, self.size, self.family.task, self.names, self.imgsz, self._extras_of(self._spec()))
 
     def _pick_device(self, device: Any) -> torch.device:
         """Move to the one device of `device` and return it."""

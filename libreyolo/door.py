@@ -66,6 +66,10 @@ def enter(main: Callable[[], Any]) -> None:
             threading.Event().wait(SECONDS_FOR_RANK_0)
             sys.exit(1)
         sys.exit(told)
+    finally:
+        page = hydra_runs.write_report()
+        if page is not None:
+            sys.stderr.write(f"The sweep's jobs side by side: {page}\n")
 
 
 class _Told(BaseException):
@@ -146,6 +150,7 @@ def help_text() -> str:
         "",
         "  python train.py experiment=demo                         a detector on the embedded set, in minutes on a CPU",
         "  python train.py model=yolo9s data=my.yaml               your YOLO-format data",
+        "  python train.py model=resnet18 data=pets                a classifier on pets/train/CLASS/ and pets/val/CLASS/",
         "  python train.py model=yolo9s data=my.yaml 'device=[0,1]' batch=32      two GPUs, the same model",
         "  python train.py model=yolo9s data=my.yaml weights=LibreYOLO9s.pt       fine-tune published weights",
         "  python train.py resume=outputs/2026-01-31/12-00-00-1a2b go on with a run that was interrupted",

@@ -23,6 +23,7 @@ from launch import restart, rundir
 from libreyolo import resume
 from libreyolo.errors import UserError
 from libreyolo.place import Place
+from libreyolo.record.report.sweep_page import write_sweep_report
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class _Process:
     run_dir: Path | None = None
     restarted: bool = False
     sweep_dir: Path | None = None
+    compared_in: Path | None = None  # the sweep's directory, where a page is to compare its jobs
     num_jobs: int = 0
     failed: list[FailedJob] = field(default_factory=list)
 
@@ -78,6 +80,18 @@ def summary() -> str | None:
     return "\n".join(lines)
 
 
+def write_report() -> Path | None:
+    """Write the page that compares a sweep's jobs and return its path; None where there is no sweep, or no wish for it, or it cannot be written."""
+    if _process.compared_in is None:
+        return None
+    try:
+        return write_sweep_report(_process.compared_in)
+    except Exception as error:
+        log.warning("The sweep's report.html could not be written (%s: %s).", type(error).__name__, error)
+        _process.compared_in = None  # said once
+        return None
+
+
 class HydraRuns(Callback):
     """Called by Hydra around runs and jobs (conf/config.yaml). Hydra turns a callback's exceptions into warnings, so a refusal is a SystemExit."""
 
@@ -104,17 +118,19 @@ class HydraRuns(Callback):
         # A job's configuration is composed afresh from these; the resolver would make another directory in another process.
         with read_write(config), open_dict(config):
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{_escaped(str(directory))}'")
+        _process.compared_in = directory if config.report else None
         note = _sweep_over_devices(list(config.hydra.overrides.task))
         if note:
             log.warning("%s", note)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Remember how the job ended, for the summary of a sweep."""
+        """Remember how the job ended, for the summary of a sweep, and take it into the sweep's page: a long sweep is looked at before its end."""
         _process.num_jobs += 1
         if job_return.status == JobStatus.FAILED and OmegaConf.select(config, "hydra.job.num") is not None:
             directory = Path(str(config.hydra.runtime.output_dir))
             error = job_return._return_value
             _process.failed.append(FailedJob(int(config.hydra.job.num), list(job_return.overrides or []), error, directory))
+        write_report()
 
 
 def _run_dir(wish: Any, project: str) -> str:

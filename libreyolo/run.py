@@ -29,6 +29,7 @@ from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.recipe import Recipe
 from libreyolo.record.listeners import Listeners
+from libreyolo.record.report.listener import ReportListener
 from libreyolo.record.run_log import run_log
 from libreyolo.record.trackers import TrackedRun
 from libreyolo.resume import Resumed
@@ -197,7 +198,8 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     if main:
         # First of all: a tracker whose package is missing ends the run before it leaves a file.
         pictures = assembly.pictures(run_dir) if recipe.save_plots else []
-        listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *job.loggers, *job.callbacks])
+        report = [ReportListener(run_dir, type(recipe))] if recipe.report else []
+        listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *report, *job.loggers, *job.callbacks])
         for folder in (run_dir, run_dir / "weights", run_dir / "plots"):
             checkpoint.remove_leftovers(folder)  # of an earlier life that was killed while it wrote
         saver.find_candidates(start_epoch)

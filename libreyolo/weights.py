@@ -21,7 +21,10 @@ from libreyolo.schema import families, model_names
 log = logging.getLogger(__name__)
 
 # Keys of a training that also decide what a validation of its weights gives, beside the input size, which the file names itself.
-JUDGED_BY = ("data", "data_dir", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype")
+JUDGED_BY = (
+    *("data", "data_dir", "single_cls", "classes", "max_det", "eval_max_det", "amp", "amp_dtype"),
+    *("conf_thresholds", "nms_radii", "distance_tolerance"),
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ def find(name: str, cwd: Path) -> Path:
     if published is None:
         close = nearest(name, [f.published_name(s) for f, s in model_names().values()])
         raise UserError(f"{name} was not found; looked at {' and '.join(str(p) for p in places)}.{close}")
+    if not published[0].published:
+        raise UserError(f"{name} was not found (looked at {' and '.join(map(str, places))}), and no weights of {published[0].name} are published.")
     return _fetch(published[2], cwd / "weights")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from libreyolo.data.detection import DetectionData
+from libreyolo.data.image_set import ImageSet
 from libreyolo.interfaces.batch import DetectionBatch
 from libreyolo.interfaces.events import TrainStart, ValidationEnd
 from libreyolo.metrics.detection import DetectionMetric
@@ -32,7 +33,7 @@ class DetectionPictures(DetectionValidationPictures):
 
     def on_train_start(self, event: TrainStart) -> None:
         super().on_train_start(event)
-        attempt(self.folder / "labels.png", self._draw_labels)
+        attempt(self.folder / "labels.png", lambda path: draw_box_statistics(self.data.train, self.names, path))
         attempt(self.folder / "train_batch.png", lambda path: self._draw_batch(event.start_epoch, path))
 
     def on_validation_end(self, event: ValidationEnd) -> None:
@@ -45,12 +46,13 @@ class DetectionPictures(DetectionValidationPictures):
         drawn = [metric.sample(i, pictures.image(i), pictures.path(i).name) for i in worst]
         super().on_validation_end(replace(event, samples=drawn))
 
-    def _draw_labels(self, path: Path) -> None:
-        train = self.data.train
-        corners = train.box_rows
-        centred = np.concatenate([(corners[:, :2] + corners[:, 2:]) / 2, corners[:, 2:] - corners[:, :2]], axis=1)
-        draw_labels(train.label_rows, centred, np.diff(train.offsets), self.names, path)
-
     def _draw_batch(self, epoch: int, path: Path) -> None:
         batch = self.first_batch(epoch)
         draw_batch(batch.images, batch.boxes, batch.labels, batch.valid, self.names, path)
+
+
+def draw_box_statistics(train: ImageSet, names: dict[int, str], path: Path) -> None:
+    """Write the four panels of `draw_labels` for the boxes of a split."""
+    corners = train.box_rows
+    centred = np.concatenate([(corners[:, :2] + corners[:, 2:]) / 2, corners[:, 2:] - corners[:, :2]], axis=1)
+    draw_labels(train.label_rows, centred, np.diff(train.offsets), names, path)

@@ -73,8 +73,7 @@ class MaskScan:
             f"{self.report.split}: {len(self.kept)} pictures with masks, {int((self.class_pixels[:-1] > 0).sum())} of {len(self.class_pixels) - 1} "
             f"classes occur, {100 * int(self.class_pixels[-1]) / total:.2f} % of the pixels ignored, {len(self.report.skipped)} pictures skipped"
         )
-        logger.info("%s", summary)
-        self.report.log_warnings()
+        self.report.log(summary)
         if self.unmapped:
             listed = ", ".join(f"{value} ({pixels} px)" for value, pixels in sorted(self.unmapped.items())[:10])
             logger.warning("%s: label_mapping leaves out the values %s; those pixels are ignored.", self.report.split, listed)

@@ -43,13 +43,9 @@ class SplitReport:
             f"{len(self.row_warnings)} label rows dropped" + (f", {self.num_left_out} not in the annotations" if self.num_left_out else "")
         )
 
-    def log(self) -> None:
-        """Tell the summary, and warn about what was skipped and dropped, with names."""
-        logger.info("%s", self.summary())
-        self.log_warnings()
-
-    def log_warnings(self) -> None:
-        """Warn about what was skipped and dropped, with names."""
+    def log(self, summary: str | None = None) -> None:
+        """Tell the summary (this report's own, or another task's), and warn about what was skipped and dropped, with names."""
+        logger.info("%s", summary or self.summary())
         if self.skipped:
             logger.warning("%s: %d pictures cannot be used and are skipped:", self.split, len(self.skipped))
             for path, reason in self.skipped[:_SHOWN]:

@@ -36,7 +36,7 @@ class EMA:
         weight = 1.0 - self.decay * (1.0 - math.exp(-self.updates / self.tau))
         torch._foreach_lerp_(self._pairs[0], self._pairs[1], weight)
         for mine, theirs in self._whole:
-            torch._foreach_copy_(mine, theirs)  # one launch: a detector has hundreds of BatchNorm counters
+            torch._foreach_copy_(mine, theirs)  # one launch: a network may have hundreds of BatchNorm counters
 
     @torch.no_grad()
     def start_anew(self, net: nn.Module) -> None:

@@ -33,7 +33,7 @@ class Schedule:
         step = min(step, self.total_steps)
         if step < self.warmup_steps:
             part = step / self.warmup_steps
-            # YOLOX warms up with the square of the progress (arXiv 2107.08430, its released schedule); all others in a line.
+            # The first warms up with the square of the progress (the released schedule of arXiv 2107.08430); all others in a line.
             return self.lr_start + (self.lr0 - self.lr_start) * (part**2 if self.kind == "yoloxwarmcos" else part)
         return self._after_warmup(step)
 

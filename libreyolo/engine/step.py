@@ -10,7 +10,7 @@ DDP averages gradients over ranks, so the factor R turns its mean into the sum t
 
 A step whose loss or gradient is not finite is refused: weights, momentum and BatchNorm's statistics stay as they were. The gradient after DDP's
 all-reduce is the same on all ranks and not finite on all of them when it is on one, so they decide alike without asking each other, and the
-decision is carried out on the device: the host learns of it later (docs/adr/0006-refused-steps-and-signals.md).
+decision is carried out on the device: the host learns of it later (docs/adr/0007-refused-steps-and-signals.md).
 """
 
 from __future__ import annotations

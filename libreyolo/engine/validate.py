@@ -19,7 +19,7 @@ from libreyolo.interfaces.term import Term
 
 @dataclass(frozen=True)
 class Validation:
-    """metrics: by column name, known to all ranks. metric, classes: the merged accumulator and its metrics of single classes ("class/cat/mAP50"),
+    """metrics: by column name, known to all ranks. metric, classes: the merged accumulator and its metrics of single classes ("class/cat/f1"),
     on rank 0 only (else None and {}).
     """
 

@@ -102,3 +102,40 @@ class SemanticBatch(Batch):
     truth: Tensor
 
     HOST_ONLY = Batch.HOST_ONLY | {"original_hw", "content", "truth"}
+
+
+@dataclass
+class Points:
+    """Predicted points of one picture, best first. All tensors on the CPU. R radii within which only the best point stays.
+
+    xy: [D, 2] float32, pixels of the original picture: the centre of the cell.
+    scores: [D] float32 in [0, 1].
+    labels: [D] int64 class ids.
+    cells: [D, 2] int64, column and row of the grid.
+    kept: [D, R] bool, whether the point stays at each radius; every row stays at one of them.
+    """
+
+    xy: Tensor
+    scores: Tensor
+    labels: Tensor
+    cells: Tensor
+    kept: Tensor
+
+
+@dataclass
+class ClassifyBatch(Batch):
+    """Pictures with one class each, or two of which each has a share.
+
+    labels: [B, 2] int64 class ids: the picture's own, and that of what was mixed into it (its own again where nothing was).
+    shares: [B, 2] float32, how much of the label each of the two is; they add up to 1.
+    """
+
+    labels: Tensor
+    shares: Tensor
+
+
+@dataclass
+class ClassScores:
+    """What a classifier says of one picture. probs: [C] float32 on the CPU, adding up to 1."""
+
+    probs: Tensor

@@ -28,10 +28,12 @@ class Family:
     sizes: size code -> default network input, a side or (height, width).
     recipe: its dataclass of arguments.
     input: its input convention.
+    inputs: that of sizes which differ from it.
     spawns: whether more than one GPU starts processes by itself.
     default_nc: classes of a network that is built before any data is known.
     backbones: size -> address of its backbone's ImageNet weights, which `pretrained=true` then means; empty: it means the published weights of
         the whole network. Needs `from_backbone(state, size)` in `network`.
+    published: whether weights of the whole network can be fetched.
     """
 
     name: str
@@ -40,9 +42,11 @@ class Family:
     sizes: Mapping[str, int | tuple[int, int]]
     recipe: type[Recipe]
     input: InputSpec
+    inputs: Mapping[str, InputSpec] = field(default_factory=dict)
     spawns: bool = True
     default_nc: int = 80
     backbones: Mapping[str, str] = field(default_factory=dict)
+    published: bool = True
 
     @property
     def network(self) -> Any:
@@ -58,6 +62,10 @@ class Family:
     def decode(self) -> Any:
         """Module that turns the network's output into predictions; its verbs belong to the task."""
         return import_module(f"libreyolo.models.{self.name}.decode")
+
+    def input_of(self, size: str) -> InputSpec:
+        """Return the input convention of a size."""
+        return self.inputs.get(size, self.input)
 
     def published_name(self, size: str) -> str:
         """Return the name of the published file of a size, "LibreYOLO9s.pt"."""

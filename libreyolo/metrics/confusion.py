@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -16,12 +17,32 @@ CONFIDENCE = 0.25  # what predict() shows
 MATCH_IOU = 0.45
 
 
+class Scored(Protocol):
+    """Predictions of a picture, best first: scores float32 [D] and labels int64 [D]."""
+
+    @property
+    def scores(self) -> np.ndarray: ...
+
+    @property
+    def labels(self) -> np.ndarray: ...
+
+
+class Judged(Protocol):
+    """A picture's predictions beside the class ids int64 [G] of its true objects."""
+
+    @property
+    def predicted(self) -> Scored: ...
+
+    @property
+    def truth_labels(self) -> np.ndarray: ...
+
+
 @dataclass(frozen=True)
 class Match:
-    """One picture's confident detections set against its truth.
+    """One picture's confident predictions set against its truth.
 
-    pairs: int64 [M, 2] of (detection, true box).
-    false: int64, detections without a true box. missed: int64, true boxes without a detection.
+    pairs: int64 [M, 2] of (prediction, true object).
+    false: int64, predictions without a true object. missed: int64, true objects without a prediction.
     """
 
     pairs: np.ndarray
@@ -37,19 +58,27 @@ def match(picture: Picture) -> Match:
     """
     num_confident = int((picture.predicted.scores >= CONFIDENCE).sum())  # best first, so these are the first rows
     iou = pairwise_iou(picture.predicted.boxes[:num_confident], picture.truth_boxes)
-    candidates = np.argwhere(iou >= MATCH_IOU)
-    order = np.argsort(-iou[candidates[:, 0], candidates[:, 1]], kind="stable")
-    free_detection, free_truth = np.ones(num_confident, bool), np.ones(len(picture.truth_boxes), bool)
+    return pair_off(-iou, iou >= MATCH_IOU)
+
+
+def pair_off(distance: np.ndarray, allowed: np.ndarray) -> Match:
+    """Pair D predictions, best first, with G true objects, one to one, nearest pair first; equal distances go to the better prediction.
+
+    distance: [D, G]. allowed: bool [D, G], the pairs that may be.
+    """
+    candidates = np.argwhere(allowed)
+    order = np.argsort(distance[candidates[:, 0], candidates[:, 1]], kind="stable")
+    free_prediction, free_truth = np.ones(distance.shape[0], bool), np.ones(distance.shape[1], bool)
     pairs = []
     for d, g in candidates[order]:
-        if free_detection[d] and free_truth[g]:
-            free_detection[d] = free_truth[g] = False
+        if free_prediction[d] and free_truth[g]:
+            free_prediction[d] = free_truth[g] = False
             pairs.append((d, g))
-    return Match(np.array(pairs, np.int64).reshape(-1, 2), np.flatnonzero(free_detection), np.flatnonzero(free_truth))
+    return Match(np.array(pairs, np.int64).reshape(-1, 2), np.flatnonzero(free_prediction), np.flatnonzero(free_truth))
 
 
-def confusion_matrix(pictures: Sequence[Picture], matches: Sequence[Match], num_classes: int) -> np.ndarray:
-    """Return counts, int64 [K + 1, K + 1]: row = predicted, column = true; last column false detections, last row missed boxes."""
+def confusion_matrix(pictures: Sequence[Judged], matches: Sequence[Match], num_classes: int) -> np.ndarray:
+    """Return counts, int64 [K + 1, K + 1]: row = predicted, column = true; last column false predictions, last row missed objects."""
     counts = np.zeros((num_classes + 1, num_classes + 1), np.int64)
     for picture, found in zip(pictures, matches, strict=True):
         labels, truth = picture.predicted.labels, picture.truth_labels
@@ -59,7 +88,7 @@ def confusion_matrix(pictures: Sequence[Picture], matches: Sequence[Match], num_
     return counts
 
 
-def mistakes(picture: Picture, found: Match) -> float:
-    """Return how wrong a picture is: 1 for each missed box and each wrong class, and for each false detection its score."""
+def mistakes(picture: Judged, found: Match) -> float:
+    """Return how wrong a picture is: 1 for each missed object and each wrong class, and for each false prediction its score."""
     wrong_class = picture.predicted.labels[found.pairs[:, 0]] != picture.truth_labels[found.pairs[:, 1]]
     return float(len(found.missed) + wrong_class.sum() + picture.predicted.scores[found.false].sum(dtype=np.float64))

@@ -109,6 +109,7 @@ class Recipe:
     group: str | None = key(None, "what runs that belong together share in their trackers; null: a sweep's jobs share its directory's name")
     log_checkpoint: bool = key(False, "at the end, also store best.pt in wandb and mlflow")
     save_plots: bool = key(True, "draw the pictures of a run")
+    report: bool = key(True, "write report.html, one page that shows the run, when it ends; a sweep gets a page that compares its jobs")
     plot_samples: int = key(8, "validation pictures drawn beside their labels")
 
     def __post_init__(self) -> None:
@@ -176,6 +177,10 @@ class Recipe:
 
     def lr_scales(self) -> dict[str, float]:
         """Return factors of the learning rate by parameter-name prefix (none here)."""
+        return {}
+
+    def input_changes(self) -> dict[str, Any]:
+        """Return fields of the family's `InputSpec` that the recipe decides (none here)."""
         return {}
 
     def loss_options(self) -> dict[str, Any]:

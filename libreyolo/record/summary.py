@@ -10,7 +10,10 @@ from typing import Any
 from libreyolo.interfaces.events import TrainEnd, TrainStart
 
 # What is shown first, of what a task measures; a task with none of them shows its first five.
-HEADLINES = ("mAP50-95", "mAP50", "precision", "recall", "accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM")
+HEADLINES = (
+    *("mAP50-95", "mAP50", "grid_F1", "precision", "recall"),
+    *("accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM"),
+)
 PREFIX = "metrics/"
 
 
@@ -40,6 +43,7 @@ def end_text(start: TrainStart, event: TrainEnd, rows: Sequence[Mapping[str, Any
         head = f"Training stopped as asked after {done} of {start.epochs} epochs."
     paths = [(title, event.result.get(key)) for title, key in (("best weights", "best_checkpoint"), ("last weights", "last_checkpoint"))]
     paths += [("average", event.result.get("average_checkpoint")), ("results", event.run_dir / "results.csv")]
+    paths.append(("report", event.run_dir / "report.html" if start.config.get("report") else None))
     lines = [f"  {title:<14}{text}" for title, text in [("best result", best_text(last) or "none: no validation was run"), *paths] if text]
     weights = event.result.get("best_checkpoint") or event.result.get("last_checkpoint")
     commands = [f"  {title:<14}{command}" for title, command in _commands(start, event.run_dir, weights, done)]
@@ -65,10 +69,10 @@ def _commands(start: TrainStart, run_dir: Path, weights: Any, done: int) -> list
     if start.example is not None:
         found.append(("predict", f"python -m libreyolo predict {shlex.quote(str(weights))} {shlex.quote(str(start.example))}"))
     more = f" epochs={2 * start.epochs}" if done >= start.epochs else ""
-    return [*found, ("go on", f"python train.py {shlex.quote(_override('resume', run_dir))}{more}")]
+    return [*found, ("go on", f"python train.py {shlex.quote(override('resume', run_dir))}{more}")]
 
 
-def _override(key: str, path: Path) -> str:
+def override(key: str, path: Path) -> str:
     """Return `key=path` as Hydra reads it: quoted where the path holds what means something to it."""
     text = str(path)
     plain = all(c.isalnum() or c in "/_-.:+%@" for c in text)

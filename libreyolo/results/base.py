@@ -43,6 +43,12 @@ class Result(ABC):
         return target
 
 
+def count_names(labels: np.ndarray, names: dict[int, str]) -> str:
+    """Return how many of each class there are: "3 RBC, 1 WBC", or "nothing". labels: int64 [D] class ids."""
+    counts = [(name, int((labels == i).sum())) for i, name in names.items()]
+    return ", ".join(f"{n} {name}" for name, n in counts if n) or "nothing"
+
+
 def save_all(results: Sequence[Result], folder: Path) -> list[Path]:
     """Write the drawn pictures into `folder`, named as their files (or picture_0, ...), and return their paths.
 

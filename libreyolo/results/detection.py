@@ -9,7 +9,7 @@ from PIL import Image
 
 from libreyolo.interfaces.batch import Detections
 from libreyolo.record.plots.boxes import Mark, class_color, draw_marks
-from libreyolo.results.base import Result
+from libreyolo.results.base import Result, count_names
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,7 @@ class DetectionResult(Result):
 
     def summary(self) -> str:
         """Return how many boxes of each class there are: "3 RBC, 1 WBC"."""
-        counts = {name: int((self.cls == i).sum()) for i, name in self.names.items()}
-        return ", ".join(f"{n} {name}" for name, n in counts.items() if n) or "nothing"
+        return count_names(self.cls, self.names)
 
     def plot(self) -> np.ndarray:
         """Return the picture with its boxes drawn in, uint8 [H, W, 3] RGB."""

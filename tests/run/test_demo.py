@@ -17,9 +17,10 @@ from libreyolo.data.shapes import make_shapes
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_demo_feeds_its_pictures_as_they_are_drawn() -> None:
+@pytest.mark.parametrize("name", ["demo", "demo-point"])
+def test_the_demo_feeds_its_pictures_as_they_are_drawn(name: str) -> None:
     drawn = inspect.signature(make_shapes).parameters["size"].default
-    demo = yaml.safe_load((ROOT / "conf" / "experiment" / "demo.yaml").read_text(encoding="utf-8"))
+    demo = yaml.safe_load((ROOT / "conf" / "experiment" / f"{name}.yaml").read_text(encoding="utf-8"))
     assert demo["imgsz"] == drawn
 
 

@@ -36,7 +36,7 @@ def test_the_table_shares_out_the_host_s_time_and_takes_nested_phases_out_of_the
 @pytest.mark.slow
 def test_a_profiled_run_leaves_its_table_and_trace_and_trains_as_any_other(tiny: Path, tmp_path: Path) -> None:
     keys = {**QUICK, "data": str(tiny), "project": str(tmp_path), "val": False}
-    plain = LibreYOLO("yolo9t").train(**keys)
+    plain = LibreYOLO("yolo9t").train(**keys, report=False)
     found = LibreYOLO("yolo9t").train(**keys, profile=True, profile_warmup=1, profile_steps=2)
     assert found["epoch_losses"] == plain["epoch_losses"]
     run_dir = Path(found["save_dir"])
@@ -48,3 +48,5 @@ def test_a_profiled_run_leaves_its_table_and_trace_and_trains_as_any_other(tiny:
     names = [event.get("name") for event in json.loads((run_dir / "trace.json").read_text())["traceEvents"]]
     assert names.count("step: backward") == 2
     assert table.splitlines()[0] in (run_dir / "train.log").read_text()
+    assert "<td>waiting for data</td>" in (run_dir / "report.html").read_text()
+    assert not (Path(plain["save_dir"]) / "report.html").exists()

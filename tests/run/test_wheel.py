@@ -21,6 +21,7 @@ def test_the_python_door_works_from_the_wheel_in_another_folder(tmp_path: Path) 
     (wheel,) = tmp_path.glob("libreyolo_train-*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"conf/config.yaml", "conf/model/yolo9s.yaml", "conf/experiment/demo.yaml", "launch/spawn.py", "libreyolo/api.py"} <= names
+    assert {"libreyolo/record/report/page.css", "libreyolo/record/report/page.js"} <= names
     assert not any(name.startswith(("tests/", "benchmarks/", "outputs/")) for name in names)
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     elsewhere = tmp_path / "elsewhere"

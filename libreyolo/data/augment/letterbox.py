@@ -33,6 +33,7 @@ def letterbox(image: np.ndarray, imgsz: tuple[int, int], spec: InputSpec) -> tup
 
     image: uint8 [h, w, 3] RGB at its original size. Grey spec.pad where the picture does not reach.
     """
+    assert spec.filter != "pil-bicubic", "families with a bicubic filter crop"
     new_hw, to_input = letterbox_geometry((image.shape[0], image.shape[1]), imgsz, spec)
     resized = resize_bilinear(image, new_hw, spec.filter)
     if new_hw == imgsz:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import colorsys
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -55,27 +55,34 @@ def font(size: int) -> ImageFont.FreeTypeFont:
 
 def draw_marks(picture: Image.Image, marks: Sequence[Mark], *, letters: int = 12) -> None:
     """Draw boxes on an RGB picture in place; names go above their box, inside the picture, and only where they cover no other name."""
+    marks = [replace(mark, text=_within(mark.text, picture.width - 6, letters)) for mark in marks]
     canvas = ImageDraw.Draw(picture)
-    width, height = picture.size
     for mark in marks:
         x1, y1, x2, y2 = mark.box
         box = (min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
         canvas.rectangle(box, outline=mark.color, width=3 if mark.strong else 2)
+    draw_names(picture, [(mark.box[0], mark.box[1], mark.text, mark.color) for mark in sorted(marks, key=lambda mark: not mark.strong)], letters)
+
+
+def draw_names(picture: Image.Image, names: Sequence[tuple[float, float, str, Color]], letters: int = 12) -> None:
+    """Write names (x, y, text, colour) above their places in an RGB picture, inside it; one that would cover an earlier one is left out."""
+    canvas = ImageDraw.Draw(picture)
+    width, height = picture.size
     placed: list[tuple[float, float, float, float]] = []
-    for mark in sorted(marks, key=lambda mark: not mark.strong):
-        if not mark.text:
+    for left_x, top_y, text, color in names:
+        if not text:
             continue
-        left, top, right, bottom = canvas.textbbox((0, 0), mark.text, font=font(letters))
+        left, top, right, bottom = canvas.textbbox((0, 0), text, font=font(letters))
         wide, tall = right - left + 6, bottom - top + 5
-        x = float(np.clip(mark.box[0], 0, max(width - wide, 0)))
-        y = mark.box[1] - tall if mark.box[1] >= tall else mark.box[1]
+        x = float(np.clip(left_x, 0, max(width - wide, 0)))
+        y = top_y - tall if top_y >= tall else top_y
         y = float(np.clip(y, 0, max(height - tall, 0)))
         plate = (x, y, x + wide, y + tall)
         if any(plate[0] < other[2] and other[0] < plate[2] and plate[1] < other[3] and other[1] < plate[3] for other in placed):
             continue
         placed.append(plate)
-        canvas.rectangle(plate, fill=mark.color)
-        canvas.text((x + 3 - left, y + 2 - top), mark.text, fill=_ink_on(mark.color), font=font(letters))
+        canvas.rectangle(plate, fill=color)
+        canvas.text((x + 3 - left, y + 2 - top), text, fill=_ink_on(color), font=font(letters))
 
 
 def _ink_on(color: Color) -> Color:
@@ -89,6 +96,14 @@ def fit(picture: Image.Image, width: int, height: int) -> tuple[Image.Image, flo
     scale = min(width / picture.width, height / picture.height)
     size = (max(round(picture.width * scale), 1), max(round(picture.height * scale), 1))
     return picture.resize(size, Image.Resampling.BILINEAR), scale
+
+
+def _within(text: str, width: int, letters: int) -> str:
+    """Return a text that is at most `width` pixels long, its end cut off where it must be."""
+    if font(letters).getlength(text) <= width:
+        return text
+    kept = next((n for n in range(len(text) - 1, 0, -1) if font(letters).getlength(text[:n] + "…") <= width), 0)
+    return text[:kept] + "…"
 
 
 def save(picture: Image.Image, path: Path) -> None:

@@ -1,89 +1,68 @@
-"""How a run went: losses, metrics and learning rates against the epoch, from the rows of results.csv."""
+"""How a run went, as one picture: losses, metrics, learning rates and speed against the epoch."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from libreyolo.record.numbers import number
 from libreyolo.record.plots import style
+from libreyolo.record.plots.panels import VALIDATION, Panel, panels_of
 
-Line = tuple[list[int], list[float]]
-# What a task's figure shows of its metrics, most important first; a task with none of them shows its first four.
-SHOWN = ("mAP50-95", "mAP50", "precision", "recall", "accuracy_top1", "accuracy_top5", "f1", "mIoU", "pixel_accuracy", "PSNR", "SSIM")
-MAX_METRICS = 4
-
-
-def plot_curves(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write the diagram of all rows (as `read_results` gives them); cells without a finite number are skipped."""
-    lines = _lines(rows)
-    losses = {name.removeprefix("train/").removesuffix("_loss"): line for name, line in lines.items() if name.startswith("train/")}
-    metrics = {name.removeprefix("metrics/"): line for name, line in lines.items() if name.startswith("metrics/")}
-    shown = {name: metrics[name] for name in SHOWN if name in metrics} or metrics
-    rates = {name.removeprefix("lr/"): line for name, line in lines.items() if name.startswith("lr/")}
-    with style.figure(path, 12, 3.7) as figure:
-        left, middle, right = figure.subplots(1, 3)
-        _panel(left, "Training loss", {("total" if name == "loss" else name): line for name, line in losses.items()})
-        _log_if_wide(left, [value for _, values in losses.values() for value in values])
-        _panel(middle, "Validation", dict(list(shown.items())[:MAX_METRICS]))
-        _mark_best(middle, rows)
-        _panel(right, "Learning rate", _merge_equal(rates))
-        if rates:
-            right.set_ylim(bottom=0)
-            right.ticklabel_format(axis="y", style="sci", scilimits=(-3, 3))
+COLUMNS = 3
+MAX_DOTS = 30  # values up to which each has a dot
 
 
-def _lines(rows: Sequence[dict[str, Any]]) -> dict[str, Line]:
-    lines: dict[str, Line] = {}
-    for row in rows:
-        for name, value in row.items():
-            if isinstance(value, (int, float)) and math.isfinite(value):
-                epochs, values = lines.setdefault(name, ([], []))
-                epochs.append(int(row["epoch"]))
-                values.append(float(value))
-    return lines
+def plot_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the diagrams of all rows (as `read_results` gives them), three to a row."""
+    panels = panels_of(rows)
+    columns = 2 if len(panels) in (2, 4) else COLUMNS
+    num_rows = -(-len(panels) // columns)
+    with style.figure(path, 4 * columns, 3.9 * num_rows) as figure:
+        every = figure.subplots(num_rows, columns, squeeze=False).ravel()
+        for axes, panel in zip(every, panels, strict=False):
+            _draw(axes, panel)
+        for axes in every[len(panels) :]:
+            axes.remove()
 
 
-def _panel(axes: Axes, title: str, lines: dict[str, Line]) -> None:
-    axes.set(title=title, xlabel="epoch")
+def _draw(axes: Axes, panel: Panel) -> None:
+    axes.set(title=style.label(panel.title, 40), xlabel="epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for name, (epochs, values) in lines.items():
-        # A dot for each value while there are few: a single one would draw no line at all.
-        axes.plot(epochs, values, label=name, marker="o" if len(values) <= 30 else "", markersize=3.5)
-    epochs_seen = {epoch for epochs, _ in lines.values() for epoch in epochs}
-    if len(epochs_seen) == 1:  # or the axis would show fractions of an epoch
-        axes.set_xlim(min(epochs_seen) - 1, min(epochs_seen) + 1)
-    if lines:
-        axes.legend(loc="best")
-    else:
+    if not panel.lines:
         axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", va="center", color="#888888")
-
-
-def _log_if_wide(axes: Axes, values: list[float]) -> None:
-    if values and min(values) > 0 and max(values) / min(values) > 20:
-        axes.set_yscale("log")
-
-
-def _mark_best(axes: Axes, rows: Sequence[dict[str, Any]]) -> None:
-    best = next((row for row in reversed(rows) if row.get("best_metric") is not None and row.get("best_epoch")), None)
-    if best is None:
         return
-    value, epoch = float(best["best_metric"]), int(best["best_epoch"])
-    axes.plot([epoch], [value], marker="*", markersize=12, color=style.INK, linestyle="", label=f"best {value:.3f} (epoch {epoch})", zorder=5)
-    axes.legend(loc="best")
+    colors: dict[str, str] = {}
+    for name, (epochs, values) in panel.lines.items():
+        color = colors.setdefault(name.removesuffix(VALIDATION), style.PALETTE[len(colors) % len(style.PALETTE)])
+        # A dot for each value while there are few: a single one would draw no line at all.
+        dots = "o" if len(values) <= MAX_DOTS else ""
+        dashes = (0, (4, 2)) if panel.is_dashed(name) else "-"
+        axes.plot(epochs, values, label=style.label(name, 30), color=color, linestyle=dashes, marker=dots, markersize=3.5)
+    if panel.best is not None:
+        epoch, value = panel.best
+        text = f"best {number(value)} (epoch {epoch})"
+        axes.plot([epoch], [value], marker="*", markersize=12, color=style.INK, linestyle="", label=text, zorder=5)
+    seen = {epoch for epochs, _ in panel.lines.values() for epoch in epochs}
+    if len(seen) == 1:  # or the axis would show fractions of an epoch
+        axes.set_xlim(min(seen) - 1, min(seen) + 1)
+    if panel.log:
+        axes.set_yscale("log")
+    else:
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 5), useOffset=False)
+    if panel.from_zero:
+        axes.set_ylim(bottom=0)
+    _add_legend(axes, panel)
 
 
-def _merge_equal(rates: dict[str, Line]) -> dict[str, Line]:
-    """Return each different line once, named by all its groups: on top of each other only the last could be seen."""
-    merged: list[tuple[list[str], Line]] = []
-    for name, line in rates.items():
-        same = next((names for names, other in merged if other == line), None)
-        if same is None:
-            merged.append(([name], line))
-        else:
-            same.append(name)
-    return {", ".join(names): line for names, line in merged}
+def _add_legend(axes: Axes, panel: Panel) -> None:
+    """Below the diagram, where it covers nothing; a lone line needs none, its title says it."""
+    if len(panel.lines) == 1 and panel.best is None:
+        return
+    if panel.left_out:
+        axes.plot([], [], linestyle="", label=f"and {panel.left_out} more")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.19), ncols=2, handlelength=1.6, columnspacing=1.2)

@@ -1,4 +1,4 @@
-"""F1, precision and recall against the confidence threshold, at IoU .5. K classes, S confidences."""
+"""F1, precision and recall against the confidence threshold. K classes, S confidences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def draw_confidence_curves(
     names: dict[int, str],
     path: Path,
 ) -> None:
-    """Write three panels, each with every class that has truth and their mean; a dashed line marks the confidence of the best mean F1.
+    """Write three panels, each with every class that has truth and their mean; a dashed line marks `best_conf`, where a model is used.
 
     confidence: [S]. f1, precision, recall: [K, S]. instances: [K] true boxes of each class.
     """
@@ -35,7 +35,8 @@ def draw_confidence_curves(
                 axes.axvline(best_conf, color=style.INK, linewidth=1, linestyle=(0, (4, 3)))
         if len(known):
             mean = f1[known].mean(axis=0)
-            panels[0].set_title(f"F1: best mean {mean.max():.2f} at confidence {best_conf:.3f}")
+            at = max(int(np.searchsorted(confidence, best_conf, side="right")) - 1, 0)
+            panels[0].set_title(f"F1: mean {mean[at]:.2f} at confidence {best_conf:.3f}")
             handles, labels = panels[0].get_legend_handles_labels()
             figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
 
@@ -50,6 +51,6 @@ def _panel(axes: Axes, title: str, confidence: np.ndarray, table: np.ndarray, na
         known = np.isfinite(table)
         count = known.sum(axis=0)
         mean = np.where(count > 0, np.where(known, table, 0.0).sum(axis=0) / np.maximum(count, 1), np.nan)
-        axes.plot(confidence, mean, color=style.INK, linewidth=2.6, label=f"mean of {len(names)} classes")
+        axes.plot(confidence, mean, color=style.INK, linewidth=2.6, label=f"mean of {style.count(len(names), 'class', 'classes')}")
     style.unit_axes(axes, "confidence", title.lower() if title != "F1" else "F1")
     axes.set_title(title)

@@ -40,7 +40,7 @@ def _draw_classes(axes: Axes, labels: np.ndarray, names: dict[int, str]) -> None
     axes.set_yticks(range(len(bars)), [name for name, _ in bars], fontsize=9 if len(bars) <= 12 else 7)
     axes.invert_yaxis()
     axes.grid(axis="y", visible=False)
-    axes.set(title=f"{len(labels)} boxes of {len(names)} classes", xlabel="boxes")
+    axes.set(title=f"{style.count(len(labels), 'box', 'boxes')} of {style.count(len(names), 'class', 'classes')}", xlabel="boxes")
     for place, (_, count) in enumerate(bars):
         axes.text(count, place, f" {count}", va="center", fontsize=8 if len(bars) <= 12 else 6.5)
     axes.margins(x=0.14)
@@ -71,4 +71,6 @@ def _draw_crowding(axes: Axes, boxes_per_picture: np.ndarray) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(axis="x", visible=False)
     empty = int((boxes_per_picture == 0).sum())
-    axes.set(title=f"{len(boxes_per_picture)} pictures, {empty} without a box", xlabel="boxes in a picture", ylabel="pictures")
+    axes.set(
+        title=f"{style.count(len(boxes_per_picture), 'picture', 'pictures')}, {empty} without a box", xlabel="boxes in a picture", ylabel="pictures"
+    )

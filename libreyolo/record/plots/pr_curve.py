@@ -24,7 +24,7 @@ def draw_pr_curve(recall: np.ndarray, precision: np.ndarray, ap50: np.ndarray, n
             dashes = "-" if place < len(style.PALETTE) or not few else "--"
             axes.plot(recall, precision[k], color=color, linewidth=1.4 if few else 0.8, linestyle=dashes, label=label)
         if len(known):
-            text = f"mean of {len(known)} classes {ap50[known].mean():.3f}"
+            text = f"mean of {style.count(len(known), 'class', 'classes')} {ap50[known].mean():.3f}"
             axes.plot(recall, precision[known].mean(axis=0), color=style.INK, linewidth=2.6, label=text)
             place_legend = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)} if few else {"loc": "lower left"}
             axes.legend(title="AP50", **place_legend)

@@ -1,4 +1,4 @@
-"""What the network sees beside what is there: the pictures with the worst mistakes first."""
+"""What a detector sees beside what is there: the pictures with the worst mistakes first."""
 
 from __future__ import annotations
 
@@ -6,53 +6,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from libreyolo.metrics.confusion import CONFIDENCE, match
 from libreyolo.metrics.pictures import DetectionSample, Picture, canonical
-from libreyolo.record.plots.boxes import Mark, class_color, draw_marks, fit, font, save
-from libreyolo.record.plots.style import shorten
-
-TILE_W, MAX_TILE_H = 400, 400
-GAP, HEAD = 6, 24
-MAX_SAMPLES = 8
+from libreyolo.record.plots.boxes import Mark, class_color, draw_marks
+from libreyolo.record.plots.pairs import MAX_PAIRS, Pair, draw_pairs
 
 
-def draw_predictions(samples: Sequence[DetectionSample], names: dict[int, str], path: Path, *, max_samples: int = MAX_SAMPLES) -> None:
+def draw_predictions(samples: Sequence[DetectionSample], names: dict[int, str], path: Path, *, max_samples: int = MAX_PAIRS) -> None:
     """Write up to `max_samples` pairs, two to a row: truth on the left, detections of confidence .25 or more on the right.
 
     Pairs with the worst mistakes come first. What went wrong is drawn thicker and named: "missed", "false", or the true class.
     """
-    chosen = sorted(samples, key=lambda sample: -sample.mistakes)[:max_samples]
-    columns = 2 if len(chosen) > 1 else 1
-    rows = max(-(-len(chosen) // columns), 1)
-    tile_h = max((_height(sample) for sample in chosen), default=MAX_TILE_H)
-    pair_w, pair_h = 2 * TILE_W + GAP, tile_h + HEAD
-    sheet = Image.new("RGB", (columns * (pair_w + 3 * GAP) - 3 * GAP, rows * (pair_h + GAP) - GAP), "white")
-    for i, sample in enumerate(chosen):
-        sheet.paste(_pair(sample, names, tile_h), ((i % columns) * (pair_w + 3 * GAP), (i // columns) * (pair_h + GAP)))
-    save(sheet, Path(path))
+    draw_pairs([_pair(sample, names) for sample in samples], path, max_pairs=max_samples)
 
 
-def _height(sample: DetectionSample) -> int:
-    """Return the height of a picture in its tile."""
-    height, width = sample.image.shape[:2]
-    return min(max(round(TILE_W * height / width), 1), MAX_TILE_H)
-
-
-def _pair(sample: DetectionSample, names: dict[int, str], tile_h: int) -> Image.Image:
+def _pair(sample: DetectionSample, names: dict[int, str]) -> Pair:
     truth_marks, found_marks = _marks(sample, names)
-    pair = Image.new("RGB", (2 * TILE_W + GAP, tile_h + HEAD), "white")
-    canvas = ImageDraw.Draw(pair)
-    title = f"truth   {shorten(sample.title, 40)}" if sample.title else "truth"
-    canvas.text((2, 4), title, fill=(34, 34, 34), font=font(13))
-    canvas.text((TILE_W + GAP + 2, 4), f"detected   (mistakes {sample.mistakes:.1f})", fill=(34, 34, 34), font=font(13))
-    for side, marks in enumerate((truth_marks, found_marks)):
-        tile, scale = fit(Image.fromarray(np.ascontiguousarray(sample.image)), TILE_W, tile_h)
-        scaled = [Mark(tuple(scale * v for v in mark.box), mark.text, mark.color, mark.strong) for mark in marks]  # type: ignore[arg-type]
-        draw_marks(tile, scaled)
-        pair.paste(tile, (side * (TILE_W + GAP) + (TILE_W - tile.width) // 2, HEAD + (tile_h - tile.height) // 2))
-    return pair
+    return Pair(
+        sample.image,
+        truth=lambda tile, scale: _draw_scaled(tile, scale, truth_marks),
+        found=lambda tile, scale: _draw_scaled(tile, scale, found_marks),
+        title=sample.title,
+        mistakes=sample.mistakes,
+    )
+
+
+def _draw_scaled(tile: Image.Image, scale: float, marks: Sequence[Mark]) -> None:
+    scaled = [Mark(tuple(scale * v for v in mark.box), mark.text, mark.color, mark.strong) for mark in marks]  # type: ignore[arg-type]
+    draw_marks(tile, scaled)
 
 
 def _marks(sample: DetectionSample, names: dict[int, str]) -> tuple[list[Mark], list[Mark]]:

@@ -74,6 +74,11 @@ def shorten(name: str, limit: int = 22) -> str:
     return name if len(name) <= limit else name[: limit - 1] + "…"
 
 
+def count(number: int, one: str, many: str) -> str:
+    """Return "1 class" or "80 classes"."""
+    return f"{number} {one if number == 1 else many}"
+
+
 def label(name: str, limit: int = 22) -> str:
     """Return a class's name for a diagram; a dollar sign in it does not start a formula."""
     return shorten(name, limit).replace("$", r"\$")

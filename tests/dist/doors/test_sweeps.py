@@ -51,7 +51,7 @@ def notes(workplace: Workplace) -> list[dict]:
 def test_a_sweep_over_two_ranks_runs_every_job_and_sums_up_the_failed_one(workplace):
     ended = sweep(workplace, nproc=2, batch="4,3,2")
     (sweep_dir,) = workplace.runs
-    assert sorted(path.name for path in sweep_dir.iterdir()) == ["0", "1", "2", "multirun.yaml"]
+    assert sorted(path.name for path in sweep_dir.iterdir()) == ["0", "1", "2", "multirun.yaml", "report.html"]
     assert [epochs_in(sweep_dir / job) for job in ("0", "2")] == [[1], [1]]
     for job, batch in (("0", 4), ("1", 3), ("2", 2)):
         assert f"batch={batch}" in yaml.safe_load((sweep_dir / job / ".hydra" / "overrides.yaml").read_text())
@@ -71,6 +71,10 @@ def test_a_sweep_over_two_ranks_runs_every_job_and_sums_up_the_failed_one(workpl
     assert "Traceback" not in ended.err
     log = (sweep_dir / "1" / "train.log").read_text()
     assert "Traceback" in log and "must be divisible by world_size=2" in log
+    page = (sweep_dir / "report.html").read_text()
+    assert all(f'href="{job}/report.html"' in page and (sweep_dir / job / "report.html").exists() for job in ("0", "2"))
+    assert "batch=3 is the global batch and must be divisible by world_size=2" in page and "BatchError" not in page
+    assert str(sweep_dir / "report.html") in ended.err
     assert workplace.temporary == []
 
 

@@ -36,7 +36,7 @@ GRADIENT = {"lr0": 1.0, "weight_decay": 0.0, "max_steps": 1}
 @dataclass(frozen=True)
 class Check:
     """family: its name. objects: per picture of the epoch. part: the rows of them that are trained on, None for all. keys: recipe keys over
-    PLAIN. frozen_norms: BatchNorm stands still.
+    PLAIN. frozen_norms: BatchNorm stands still. poisoned: a picture whose pixels are infinite, so that its step is refused.
     """
 
     family: str
@@ -44,6 +44,7 @@ class Check:
     part: tuple[int, int] | None = None
     keys: Mapping[str, Any] = field(default_factory=dict)
     frozen_norms: bool = False
+    poisoned: int | None = None
     double: bool = True
 
 
@@ -73,6 +74,8 @@ def run(check: Check) -> Outcome:
     made = FACTORIES[family.task](family, recipe, check.objects, dtype)
     if check.part:
         made = replace(made, pictures=rows_of(made.pictures, range(*check.part)))
+    if check.poisoned is not None:
+        made.pictures.images[check.poisoned] = float("inf")
     before = parameters(net)
     seat = Seat(collectives.rank(), collectives.world_size(), collectives.world_size(), torch.device("cpu"))
     training = build.training(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -10,8 +11,6 @@ from unittest.mock import patch
 from torch import nn
 
 from libreyolo import build
-from libreyolo.data import detection_loader, semantic_loader
-from libreyolo.data import sampler as sampler_module
 from libreyolo.data.sampler import EpochSampler
 from libreyolo.engine import collectives
 from libreyolo.engine.step import TrainStep
@@ -43,8 +42,9 @@ def sampler_dropped():
     def unsharded(count: int, *, batch: int, rank: int = 0, world_size: int = 1, **options: Any) -> EpochSampler:
         return EpochSampler(count, batch=batch // world_size, rank=0, world_size=1, **options)
 
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith("libreyolo.data.") and hasattr(m, "EpochSampler")]
     with ExitStack() as stack:
-        for module in (sampler_module, detection_loader, semantic_loader):
+        for module in modules:
             stack.enter_context(patch.object(module, "EpochSampler", unsharded))
         yield
 

@@ -13,11 +13,14 @@ from libreyolo import schema
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
 from libreyolo.data.semantic_shapes import make_semantic_shapes
+from libreyolo.data.class_shapes import make_class_shapes
 from libreyolo.data.shapes import make_shapes
 
 # Task -> (folder, pictures) -> data.yaml of a generated set.
 DATASETS: dict[str, Callable[[Path, int], Path]] = {
+    "classify": lambda folder, count: make_class_shapes(folder, num_train=count, num_val=2, size=64),
     "detect": lambda folder, count: make_shapes(folder, num_train=count, num_val=2, size=64),
+    "point": lambda folder, count: make_shapes(folder, num_train=count, num_val=2, size=64),
     "semantic": lambda folder, count: make_semantic_shapes(folder, num_train=count, num_val=2, size=64),
 }
 

@@ -15,15 +15,18 @@ from torch import Tensor
 from libreyolo.assembly.parts import Seat
 from libreyolo.data import sampler
 from libreyolo.data.sampler import Item
-from libreyolo.interfaces.batch import Batch, DetectionBatch
+from libreyolo.interfaces.batch import Batch, ClassifyBatch, DetectionBatch
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
 from libreyolo.recipe.checks import image_hw
+from libreyolo.tasks.classification import ClassificationTask
 from libreyolo.tasks.detection import DetectionTask
+from libreyolo.tasks.point import PointTask
 from libreyolo.tasks.semantic import SemanticTask
 from tests.family.batches import semantic_batch
 
 NC = 3
+NAMES = {i: f"class_{i}" for i in range(NC)}
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,30 @@ class Synthetic:
 
 
 def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    task = DetectionTask(
+        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=None),
+        detect=family.decode.detect,
+        spec=family.input,
+        names=NAMES,
+    )
+    return Synthetic(task, _boxed_pictures(recipe, objects, dtype), _crop_boxes)
+
+
+def point(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """The pictures of `detect`, whose boxes stand for their centres."""
+    task = PointTask(
+        criterion=family.loss.build(NC, **recipe.loss_options()),
+        locate=family.decode.locate,
+        stride=family.decode.STRIDE,
+        spec=family.input,
+        names=NAMES,
+        thresholds=[0.5],
+        radii=[1],
+    )
+    return Synthetic(task, _boxed_pictures(recipe, objects, dtype), _crop_boxes)
+
+
+def _boxed_pictures(recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> DetectionBatch:
     """Noise with `objects[i]` boxes in picture i."""
     height, width = image_hw(recipe.imgsz)
     draw = torch.Generator().manual_seed(5)
@@ -47,7 +74,7 @@ def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.
     start = torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.1
     size = 0.5 + torch.rand(count, most, 2, generator=draw, dtype=dtype) * 0.4
     boxes = torch.cat([start, start + size], dim=2) * side * valid.unsqueeze(2)
-    pictures = DetectionBatch(
+    return DetectionBatch(
         images=torch.rand(count, 3, height, width, generator=draw, dtype=dtype),
         weight=torch.ones(count),
         index=torch.arange(count),
@@ -60,13 +87,6 @@ def detect(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.
         original_hw=torch.tensor([[height, width]] * count),
         to_input=torch.tensor([[1.0, 1.0, 0.0, 0.0]] * count),
     )
-    task = DetectionTask(
-        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=None),
-        detect=family.decode.detect,
-        spec=family.input,
-        names={i: f"class_{i}" for i in range(NC)},
-    )
-    return Synthetic(task, pictures, _crop_boxes)
 
 
 def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
@@ -74,6 +94,29 @@ def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
     return replace(batch, boxes=batch.boxes[:, :most], labels=batch.labels[:, :most], valid=batch.valid[:, :most])
 
 
+def classify(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise whose class follows `objects[i]`, every third picture mixed with another class. The normaliser counts pictures."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    own = torch.tensor(objects) % NC
+    share = 1.0 - 0.3 * (torch.arange(count) % 3 == 0)
+    pictures = ClassifyBatch(
+        images=torch.rand(count, 3, height, width, generator=draw, dtype=dtype),
+        weight=torch.ones(count),
+        index=torch.arange(count),
+        epoch=0,
+        key=torch.zeros(count, 2, dtype=torch.int64),
+        labels=torch.stack([own, (own + 1) % NC], dim=1),
+        shares=torch.stack([share, 1.0 - share], dim=1),
+    )
+    task = ClassificationTask(
+        criterion=family.loss.build(NC, **recipe.loss_options(), class_weights=torch.tensor([0.5, 1.0, 1.5])),
+        classify=family.decode.classify,
+        spec=family.input,
+        names={i: f"class_{i}" for i in range(NC)},
+    )
+    return Synthetic(task, pictures, lambda batch: batch)
 def semantic(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
     """Noise of which the first `objects[i]` eighths of the rows of picture i have a class and the rest is ignored."""
     height, width = image_hw(recipe.imgsz)
@@ -83,9 +126,8 @@ def semantic(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torc
     masks = torch.randint(NC, (count, height, width), generator=draw)
     labelled = torch.arange(height)[None, :] < torch.tensor(objects)[:, None] * height // 8
     masks = torch.where(labelled[:, :, None], masks, 255)
-    names = {i: f"class_{i}" for i in range(NC)}
     criterion = family.loss.build(NC, **recipe.loss_options())
-    task = SemanticTask(criterion=criterion, class_logits=family.decode.class_logits, spec=family.input, names=names)
+    task = SemanticTask(criterion=criterion, class_logits=family.decode.class_logits, spec=family.input, names=NAMES)
     return Synthetic(task, semantic_batch(images, masks), lambda batch: batch)
 
 
@@ -96,7 +138,12 @@ def rows_of(batch: Batch, rows: Sequence[int]) -> Batch:
 
 
 # Task -> (family, recipe, objects per picture, dtype) -> its pictures. A picture's "objects" are what its normaliser counts.
-FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {"detect": detect, "semantic": semantic}
+FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synthetic]] = {
+    "classify": classify,
+    "detect": detect,
+    "point": point,
+    "semantic": semantic,
+}
 
 
 class SyntheticLoader:

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from compare import gradient_norms, spread, summary, take_batch_statistics
 from fill import CROWDED, TARGETS, fill, pictures
+
+from libreyolo.models.rtdetr import box_ops, loss
 from libreyolo.models.rtdetr.hgnetv2 import HGNetv2
 from libreyolo.models.rtdetr.model import RTDETR_CONFIGS
 from libreyolo.models.rtdetr.nn import RTDETRModel
-
-from libreyolo.models.rtdetr import box_ops, loss
 
 SIDE = 128  # 336 cells: enough for 300 queries
 FACTOR = 1e4  # boxes this much larger have the same overlap, and 1e-6 is nothing beside their areas

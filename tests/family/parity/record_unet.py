@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from compare import gradient_norms, spread, summary, take_batch_statistics
 from fill import class_masks, fill, pictures
-from libreyolo.models.unet.nn import LibreUNetNet
 from PIL import Image
 from torch import nn
 
 from libreyolo import LibreYOLO
 from libreyolo.models.unet.loss import UNetLoss
+from libreyolo.models.unet.nn import LibreUNetNet
 
 HW = (48, 80)
 NC = 19

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from compare import gradient_norms, spread, summary, take_batch_statistics
 from fill import CROWDED, TARGETS, fill, pictures
+
 from libreyolo.models.yolo9.nn import LibreYOLO9Model
 
 SIDE = 160

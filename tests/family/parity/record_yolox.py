@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from compare import gradient_norms, spread, summary, take_batch_statistics
 from fill import CROWDED, TARGETS, fill, pictures
-from libreyolo.models.yolox.nn import LibreYOLOXModel
 from PIL import Image
 
 from libreyolo import LibreYOLO
+from libreyolo.models.yolox.nn import LibreYOLOXModel
 
 SIDE = 160
+HEAVY, HEAVY_SIDE = "mlx", 64  # sizes whose losses are recorded for smaller pictures, and with gradients of their sum only
 TERMS = ("iou", "obj", "cls", "l1")
 PREDICT = {"conf": 0.25, "iou": 0.45, "max_det": 300}
 
@@ -37,6 +38,7 @@ def forward_numbers(size: str) -> dict[str, Any]:
 
 
 def loss_numbers(size: str, targets: list[list[tuple[float, ...]]]) -> dict[str, Any]:
+    side = HEAVY_SIDE if size in HEAVY else SIDE
     net = LibreYOLOXModel(config=size)
     fill(net)
     net.double().train()
@@ -46,11 +48,16 @@ def loss_numbers(size: str, targets: list[list[tuple[float, ...]]]) -> dict[str,
         for j, box in enumerate(boxes):
             rows[i, j] = torch.tensor(box)
     label, x1, y1, x2, y2 = rows.double().unbind(-1)
-    rows = torch.stack((label, *(SIDE * side for side in ((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1))), dim=-1)
+    rows = torch.stack((label, *(side * part for part in ((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1))), dim=-1)
     parameters = dict(net.named_parameters())
-    output = net(pictures(SIDE, SIDE, count=len(targets)).double(), targets=rows)
+    output = net(pictures(side, side, count=len(targets)).double(), targets=rows)
     kept = [*spread(parameters, 24), "all"]
     numbers: dict[str, Any] = {}
+    if size in HEAVY:
+        total = sum(output[f"{term}_loss"] for term in TERMS)
+        numbers = {term: {"value": float(output[f"{term}_loss"].detach())} for term in TERMS}
+        norms = gradient_norms(total, parameters)
+        return numbers | {"sum": {"value": float(total.detach()), "gradient_norms": {name: norms[name] for name in kept}}}
     for term in TERMS:
         total = output[f"{term}_loss"]
         norms = gradient_norms(total, parameters)
@@ -77,7 +84,7 @@ def predict_numbers(folder: Path) -> dict[str, Any]:
 
 def main(folder: str) -> None:
     record: dict[str, Any] = {size: {"forward": forward_numbers(size)} for size in "ntsmlx"}
-    for size in "nts":
+    for size in "ntsmlx":
         record[size]["loss"] = loss_numbers(size, TARGETS)
     record["n"]["loss_crowded"] = loss_numbers("n", CROWDED)
     (Path(folder) / "yolox.json").write_text(json.dumps(record, indent=0).replace("\n", "") + "\n")

@@ -100,7 +100,7 @@ def test_classes_without_truth_are_left_out_of_the_mean(tmp_path, texts):
     precision = np.stack([np.full(101, 0.8), np.full(101, -1.0)])
     draw_pr_curve(np.linspace(0, 1, 101), precision, np.array([0.8, -1.0]), {0: "cat", 1: "dog"}, tmp_path / "pr.png")
     written = [text for text, _ in texts[0][1]]
-    assert "mean of 1 classes 0.800" in written
+    assert "mean of 1 class 0.800" in written
     assert not any(text.startswith("dog") for text in written)
 
 
@@ -117,7 +117,7 @@ def test_run_curves_show_one_line_for_equal_rates_and_mark_the_best(tmp_path, te
     rows = [{**row_of(epoch), "lr/group1": 0.01, "lr/group2": 0.02 * epoch} for epoch in (1, 2, 3)]
     plot_curves(rows, tmp_path / "c.png")
     written = [text for text, _ in texts[0][1]]
-    assert {"group0, group1", "group2", "total", "box", "mAP50-95", "best 0.300 (epoch 3)"} <= set(written)
+    assert {"group0, group1", "group2", "total", "box", "mAP50-95", "best 0.3000 (epoch 3)"} <= set(written)
 
 
 @pytest.mark.parametrize("rows", [[], [{"epoch": 1, "train/loss": None, "lr/group0": float("nan")}]])
@@ -132,7 +132,7 @@ def test_empty_data_gives_pictures_that_say_so(tmp_path, texts):
     zeros = np.zeros((1, 11))
     draw_confidence_curves(np.linspace(0, 1, 11), zeros, zeros, zeros, np.zeros(1), 0.0, {0: "cat"}, tmp_path / "f1.png")
     draw_confusion(np.zeros((2, 2), np.int64), {0: "cat"}, tmp_path / "confusion.png")
-    assert "0 boxes of 1 classes" in [text for text, _ in texts[0][1]]
+    assert "0 boxes of 1 class" in [text for text, _ in texts[0][1]]
     assert "no labelled object" in [text for text, _ in texts[1][1]]
     assert len(list(tmp_path.glob("*.png"))) == 4
 
@@ -197,6 +197,16 @@ def test_marks_name_what_was_missed_false_and_confused(tmp_path, monkeypatch):
     shown = sample(0, 1.0, [a, b, c], [0, 0, 1], [a, b, d, c], [0.9, 0.8, 0.7, 0.1], [0, 1, 1, 1])
     draw_predictions([shown], {0: "cat", 1: "dog"}, tmp_path / "p.png")
     assert written == [["cat", "cat", "dog: missed"], ["cat 0.90", "dog 0.80: is cat", "dog 0.70: false"]]
+
+
+def test_a_name_longer_than_the_picture_ends_in_dots_inside_it():
+    picture, longer = Image.new("RGB", (120, 40)), Image.new("RGB", (120, 40))
+    draw_marks(picture, [Mark((0, 20, 119, 39), "a name that no such picture is wide enough for", (250, 250, 250))])
+    draw_marks(longer, [Mark((0, 20, 119, 39), "a name that no such picture is wide enough for, and more", (250, 250, 250))])
+    assert picture.tobytes() == longer.tobytes()  # what is cut off is not there
+    bright = (np.array(picture) == 250).all(-1)[6:16]
+    end = np.flatnonzero(bright[0])[-1]
+    assert 100 < end < 119 and bright[:, end].all()  # the plate lies inside and its last column holds no half letter
 
 
 def test_names_stay_inside_the_picture_and_never_cover_each_other():

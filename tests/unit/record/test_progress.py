@@ -74,7 +74,7 @@ def test_lines_of_short_epochs_are_half_a_minute_apart(said):
 
 def test_the_end_is_a_table_of_the_best_and_last_epoch_with_paths_and_commands(tmp_path):
     worse = {**row_of(5), "metrics/mAP50-95": 0.25, "best_metric": 0.3, "best_epoch": 3}
-    start = replace(start_event(tmp_path), example=tmp_path / "my picture.png")
+    start = replace(start_event(tmp_path), example=tmp_path / "my picture.png", config={"report": True})
     rows = [row_of(1), row_of(2, validated=False), row_of(3), row_of(4, validated=False), worse]
     best, last = tmp_path / "weights" / "best.pt", tmp_path / "weights" / "last.pt"
     end = TrainEnd(tmp_path, {"best_checkpoint": best, "last_checkpoint": last, "stopped_by": None})
@@ -87,6 +87,7 @@ def test_the_end_is_a_table_of_the_best_and_last_epoch_with_paths_and_commands(t
         f"  best weights  {best}",
         f"  last weights  {last}",
         f"  results       {tmp_path / 'results.csv'}",
+        f"  report        {tmp_path / 'report.html'}",
         "What to run next:",
         f"  validate      python -m libreyolo val {best}",
         f"  predict       python -m libreyolo predict {best} '{tmp_path}/my picture.png'",
