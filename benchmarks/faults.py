@@ -240,7 +240,7 @@ class Campaign:
             position = self._check_checkpoint(project, position)
             if code == 0 or self._is_complete(project):  # a signal may come with the end
                 break
-        self._compare(project)
+        self._compare(project, killed=code < 0)
         shutil.rmtree(project)
 
     def _is_complete(self, project: Path) -> bool:
@@ -306,8 +306,9 @@ class Campaign:
         self.midway += position[1] > 0
         return position
 
-    def _compare(self, project: Path) -> None:
-        """Compare a finished run with the undisturbed one, and look for what may be left."""
+    def _compare(self, project: Path, killed: bool) -> None:
+        """Compare a finished run with the undisturbed one, and look for what may be left; its temporary folders go with the next run where its
+        parent was killed after everything was done."""
         last = only(project.glob("*/weights/last.pt"))
         found, expected = checkpoint.read(last), checkpoint.read(self.whole)
         different = [key for key in ("train_model", "ema", "optimizer") if not same(found[key], expected[key])]
@@ -319,7 +320,7 @@ class Campaign:
         hidden = [p for p in last.parents[1].rglob(".*") if p.name != ".hydra"]
         expect(not hidden, f"left over: {hidden}")
         ours = [p.name for p in self.temporary.iterdir() if p.name != f"torchinductor_{getpass.getuser()}"]  # torch keeps a cache there
-        expect(not ours, f"left over: {ours}")
+        expect(killed or not ours, f"left over: {ours}")
 
 
 def same(one: Any, other: Any) -> bool:

@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--iou", type=float, help="overlap above which the weaker box goes (0.45)")
     predict.add_argument("--classes", type=int, nargs="+", metavar="ID", help="keep only these class ids")
     predict.add_argument("--batch", type=int, default=1, help="pictures at a time")
-    predict.add_argument("--save", default="predictions", help="folder for the drawn pictures")
+    predict.add_argument("--save", default="predictions", help="folder for the drawn (or restored) pictures")
     _shared(predict, "most predictions for one picture (300)")
     predict.set_defaults(run=_predict)
     report = commands.add_parser("report", help="write the report.html of a run that was killed, or of a sweep, from what is in its directory")
@@ -129,7 +129,7 @@ def _predict(chosen: argparse.Namespace) -> int:
     results = LibreYOLO(chosen.model).predict(chosen.source, **_given(chosen))
     for result in results:
         sys.stdout.write(printable(f"{result.path}: {result.summary()}") + "\n")
-    sys.stdout.write(f"Drawn pictures: {chosen.save}\n")
+    sys.stdout.write(f"Pictures: {chosen.save}\n")
     return 0
 
 

@@ -70,7 +70,7 @@ class LibreYOLO:
 
     @property
     def nc(self) -> int:
-        """Number of classes."""
+        """Number of classes, 0 where the task has none."""
         return len(self.names)
 
     @property
@@ -160,7 +160,7 @@ class LibreYOLO:
         on_stride(recipe.imgsz, spec.stride)
         on_stride(recipe.judged_imgsz, spec.stride, "eval_imgsz")
         start = self._start(recipe, cwd, resumed)
-        extras = self._extras_of(spec)
+        extras = {**self._extras_of(spec), **recipe.file_extras()}
         return run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
@@ -278,6 +278,7 @@ class LibreYOLO:
         cwd = Path.cwd()
         trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
         given = {} if data is None else {"data": str(data), "data_dir": None}
+        self._refuse_imgsz(arguments.get("imgsz"))
         values = {"data": None, "imgsz": self.imgsz, **trained, **given, **arguments}
         if values["data"] is None and values.get("data_dir") is None:
             raise UserError("data is missing: say what to validate on, val(data='path/to/data.yaml'), in the shell --data path/to/data.yaml.")
@@ -318,9 +319,10 @@ class LibreYOLO:
         """Return one Result for each picture of `source`: a file, a folder, a glob, a PIL picture, an RGB uint8 array, or a list of those.
 
         conf, iou: lowest score kept (0.25 where left out), and the overlap above which the weaker of two boxes of a class goes (0.45). classes:
-        keep only these ids. max_det: most predictions of a picture (300). One that means nothing for this model's task is refused. save: a folder
-        for the drawn pictures.
+        keep only these ids. max_det: most predictions of a picture (300). imgsz: the network input, as in training where left out. One that means
+        nothing for this model's task is refused. save: a folder for the drawn (or restored) pictures.
         """
+        self._refuse_imgsz(imgsz)
         wanted = image_size(imgsz if imgsz is not None else self.imgsz)
         checks.at_least("batch", batch, 1)
         settings = _given(conf=conf, iou=iou, classes=classes, max_det=max_det)
@@ -332,6 +334,11 @@ class LibreYOLO:
         if save is not None:
             save_all(results, Path(save))
         return results
+
+    def _refuse_imgsz(self, imgsz: Any) -> None:
+        """Raise UserError for an input size where pictures are used at their own."""
+        if imgsz is not None and self.family.input.resize == "native":
+            raise UserError(f"imgsz={imgsz} means nothing here: {self.family.name} is used on every picture at its own size; leave it out.")
 
     def save(self, path: str | Path) -> Path:
         """Write the weights of the inference network as a LibreYOLO weights file; an existing file is replaced whole. Return its path."""

@@ -293,8 +293,8 @@ def _result(run_dir: Path, history: list[EpochSummary], progress: Progress, aver
     last = validated[-1].validation if validated else None
     best = progress.best_metrics
     return {
-        "final_loss": sum(history[-1].losses.values()) if history else None,
-        "epoch_losses": [sum(h.losses.values()) for h in history],
+        "final_loss": history[-1].loss if history else None,
+        "epoch_losses": [h.loss or 0.0 for h in history],
         "epoch_lrs": [h.lrs[0] for h in history],
         "epoch_loss_items": [h.losses for h in history],
         "val_metrics": last.metrics if last else {},

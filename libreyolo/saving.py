@@ -50,7 +50,7 @@ class Saver:
         number = summary.epoch + 1
         if self.average_best and summary.validation:
             self._keep_for_average(summary, number)
-        content = self.content(summary.epoch, float(sum(summary.losses.values())))
+        content = self.content(summary.epoch, float(summary.loss or 0.0))
         # best.pt first: a run killed between the two goes on from the older last.pt and makes the same best.pt again.
         if summary.is_best or self.progress.best_value is None:
             self._write(content, "best.pt", number, is_best=True)

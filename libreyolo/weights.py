@@ -162,7 +162,7 @@ def load(path: Path) -> Weights:
         raise UserError(f"{path} says size {size}, which {found.name} does not have: {', '.join(found.sizes)}.")
     if size != seen["size"]:
         raise UserError(f"{path} says size {size}, but its tensors are those of {found.name}{seen['size']}.")
-    names = meta.names if meta else {i: f"class_{i}" for i in range(seen["nc"])}
+    names = meta.names if meta and seen["nc"] else {i: f"class_{i}" for i in range(seen["nc"])}
     if len(names) != seen["nc"]:
         raise UserError(f"{path} names {len(names)} classes, but its class layers have {seen['nc']}.")
     default = found.sizes[size]

@@ -2,7 +2,7 @@
 
 Rules:
 
-- `data` is a yaml file, such a file's name without .yaml, a folder that holds data.yaml or dataset.yaml, or a built-in name ("shapes"); a
+- `data` is a yaml file, such a file's name without .yaml, a folder that holds data.yaml or dataset.yaml, or a built-in name (BUILT_IN); a
   relative one is looked for in the launch directory, and the user's own files come before the built-in name.
 - `path` is the root of the set: absent, empty or `~` alone (YAML's null) means the yaml's folder; a relative one is relative to the yaml's
   folder; "~/sets" is the home folder.
@@ -34,6 +34,7 @@ import yaml
 
 from libreyolo.data.semantic_shapes import built_in_semantic_shapes
 from libreyolo.data.shapes import built_in_shapes
+from libreyolo.data.shapes_restore import built_in_shapes_restore
 from libreyolo.errors import UserError, nearest, printable
 
 logger = logging.getLogger(__name__)
@@ -41,7 +42,11 @@ logger = logging.getLogger(__name__)
 _SHOWN = reprlib.Repr()
 _SHOWN.maxstring, _SHOWN.maxother, _SHOWN.maxlist, _SHOWN.maxdict, _SHOWN.maxlevel = 120, 120, 4, 4, 2
 
-BUILT_IN: Mapping[str, Callable[[], Path]] = {"shapes": built_in_shapes, "shapes-semantic": built_in_semantic_shapes}
+BUILT_IN: Mapping[str, Callable[[], Path]] = {
+    "shapes": built_in_shapes,
+    "shapes-restore": built_in_shapes_restore,
+    "shapes-semantic": built_in_semantic_shapes,
+}
 SPLITS = ("train", "val", "test")
 _FILE_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 MAX_BYTES = 4 << 20  # a description of 20,000 classes has half a megabyte; PyYAML reads about a megabyte a second
@@ -108,7 +113,9 @@ def shown(value: Any) -> str:
 def find_yaml(data: str | Path, cwd: Path) -> Path:
     """Return the absolute path of the data.yaml that `data` means; see the rules above. Raises UserError with every place tried."""
     if not isinstance(data, (str, Path)) or not str(data).strip():
-        raise UserError(f"data={data!r} is no data set: give the path of a data.yaml, a folder that holds one, or the name 'shapes'.")
+        raise UserError(
+            f"data={data!r} is no data set: give the path of a data.yaml, a folder that holds one, or a built-in name: {', '.join(BUILT_IN)}."
+        )
     place = absolute(data, cwd)
     tried = [place, *(place.with_name(place.name + suffix) for suffix in (".yaml", ".yml"))]
     if exists(place) and place.is_dir():

@@ -5,8 +5,8 @@ What is read, and how:
 - JPEG (also MPO), PNG, BMP, WebP, TIFF and GIF (first frame), told by content: a PNG named .jpg is fine.
 - EXIF orientation is applied (for PNG: where the chunk stands before the pixels, as it must be known without decoding).
 - Transparent pixels show grey 114, the letterbox's padding: what lies hidden under alpha 0 is arbitrary and must not be learnt.
-- 16-bit grey is scaled to 8 bit by its full range (65535 -> 255); 1-bit, grey, palette, CMYK and YCbCr become RGB; float pictures and 32-bit
-  integers beyond 16 bits are refused.
+- 16-bit grey is scaled to 8 bit by its full range (65535 -> 255), of 16-bit colours the upper 8 bits are read; 1-bit, grey, palette, CMYK and
+  YCbCr become RGB; float pictures and 32-bit integers beyond 16 bits are refused.
 - Of an animation or a file of several pages the first picture counts.
 - A header that promises more than 179 million pixels (Pillow's limit) is refused before anything is decoded.
 - Shrinking is bilinear with antialiasing. A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.
@@ -77,6 +77,21 @@ def probe_picture(path: str | Path) -> tuple[int, int]:
         raise PictureError(_reason(error)) from error
     h, w, _ = decode_picture(path).shape
     return h, w
+
+
+def bits_of(path: str | Path) -> int:
+    """Return how many bits a channel of a PNG or TIFF has, 16 or 8; 8 for every other file (and for one that can't be read)."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(26)
+        if head.startswith(b"\x89PNG"):
+            return 16 if len(head) > 24 and head[24] == 16 else 8
+        if head[:4] in (b"II*\x00", b"MM\x00*"):
+            with open_picture(path) as image:
+                return 16 if image.mode.startswith("I") else 8
+    except Exception:  # see probe_picture
+        return 8
+    return 8
 
 
 def decode_picture(path: str | Path, target_hw: tuple[int, int] | None = None) -> NDArray[np.uint8]:

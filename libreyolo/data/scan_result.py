@@ -46,6 +46,10 @@ class SplitReport:
     def log(self, summary: str | None = None) -> None:
         """Tell the summary (this report's own, or another task's), and warn about what was skipped and dropped, with names."""
         logger.info("%s", summary or self.summary())
+        self.log_warnings()
+
+    def log_warnings(self) -> None:
+        """Warn about what was skipped and dropped, with names."""
         if self.skipped:
             logger.warning("%s: %d pictures cannot be used and are skipped:", self.split, len(self.skipped))
             for path, reason in self.skipped[:_SHOWN]:

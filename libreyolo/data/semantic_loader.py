@@ -144,7 +144,7 @@ class TrainMasked:
         return str(self.pictures.path(index))
 
     def shown(self, item: Item) -> list[int]:
-        """Return the picture: nothing is mixed into it."""
+        """Return the picture."""
         return [item.index]
 
 
@@ -162,7 +162,7 @@ class EvalMasked:
         return str(self.pictures.path(index))
 
     def shown(self, item: Item) -> list[int]:
-        """Return the picture: nothing is mixed into it."""
+        """Return the picture."""
         return [item.index]
 
 

@@ -45,7 +45,11 @@ class WeightsMeta:
 
 
 def weights_dict(state: Mapping[str, Tensor], meta: WeightsMeta) -> dict[str, Any]:
-    """Return the content of a weights file; tensors on the CPU, in their own types."""
+    """Return the content of a weights file; tensors on the CPU, in their own types.
+
+    The layout wants a class at least: where the task has none it says one, called "image".
+    """
+    names = dict(meta.names) or {0: "image"}
     sides = [meta.imgsz, meta.imgsz] if isinstance(meta.imgsz, int) else list(meta.imgsz)
     content: dict[str, Any] = {
         "model": cpu_state(state),
@@ -54,8 +58,8 @@ def weights_dict(state: Mapping[str, Tensor], meta: WeightsMeta) -> dict[str, An
         "model_family": meta.family,
         "size": meta.size,
         "task": meta.task,
-        "nc": len(meta.names),
-        "names": dict(meta.names),
+        "nc": len(names),
+        "names": names,
         "imgsz": max(sides),
     }
     if sides[0] != sides[1]:

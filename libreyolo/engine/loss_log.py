@@ -39,16 +39,18 @@ class LossLog:
     def __init__(self, device: torch.device, earlier: dict[str, Any] | None = None) -> None:
         self.device = device
         self.names: list[str] = []
+        self.shown_only: frozenset[str] = frozenset()  # those of the names that are no part of the loss
         self.pictures, self.windows = 0, 0
         self._sums: Tensor | None = None
         if earlier is not None and earlier["names"]:
             self.names, self.pictures, self.windows = list(earlier["names"]), int(earlier["pictures"]), int(earlier["windows"])
             self._sums = earlier["sums"].to(device, copy=True)
+            self.shown_only = frozenset(earlier["shown_only"])
         self.pictures_before, self.windows_before = self.pictures, self.windows  # what this process did not train
 
-    def add(self, parts: dict[str, Tensor], pictures: int) -> None:
-        """Take one window's values; no host synchronisation."""
-        self.names = list(parts)
+    def add(self, parts: dict[str, Tensor], pictures: int, shown_only: frozenset[str] = frozenset()) -> None:
+        """Take one window's values, of which some may be no part of the loss; no host synchronisation."""
+        self.names, self.shown_only = list(parts), shown_only
         values = torch.stack([v.float() for v in parts.values()]) * pictures
         self._sums = values if self._sums is None else self._sums + values
         self.pictures += pictures
@@ -63,4 +65,4 @@ class LossLog:
     def state(self) -> dict[str, Any]:
         """Return this rank's sums, as tensors on the CPU and plain numbers."""
         sums = torch.zeros(0) if self._sums is None else self._sums.detach().to("cpu", copy=True)
-        return {"names": list(self.names), "sums": sums, "pictures": self.pictures, "windows": self.windows}
+        return {"names": list(self.names), "sums": sums, "pictures": self.pictures, "windows": self.windows, "shown_only": sorted(self.shown_only)}

@@ -15,7 +15,10 @@ from libreyolo.interfaces.events import StepEnd
 
 @dataclass(frozen=True)
 class EpochSummary:
-    """What happened in an epoch, for records and checkpoints. `validation` is None where none was due."""
+    """What happened in an epoch, for records and checkpoints. `validation` is None where none was due.
+
+    losses: what records show by name; those in `shown_only` are no part of the loss.
+    """
 
     epoch: int  # zero-based
     losses: dict[str, float]
@@ -24,6 +27,13 @@ class EpochSummary:
     is_best: bool
     seconds: float
     system: dict[str, float] = field(default_factory=dict)  # speed, waiting and memory, by column name
+    shown_only: frozenset[str] = frozenset()
+
+    @property
+    def loss(self) -> float | None:
+        """The mean of the whole loss; None where no step was taken."""
+        parts = [value for name, value in self.losses.items() if name not in self.shown_only]
+        return sum(parts) if parts else None
 
 
 def epoch_row(summary: EpochSummary, progress: Progress, metric: str) -> dict[str, Any]:
@@ -32,7 +42,7 @@ def epoch_row(summary: EpochSummary, progress: Progress, metric: str) -> dict[st
     row: dict[str, Any] = {
         "epoch": summary.epoch + 1,
         "time": round(summary.seconds, 3),
-        "train/loss": sum(summary.losses.values()) if summary.losses else None,
+        "train/loss": summary.loss,
         "validated": summary.validation is not None,
         "is_best": summary.is_best,
         "current_metric": metrics.get(metric),

@@ -57,6 +57,7 @@ class TrainStep:
         self.scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.world_size = collectives.world_size()
+        self.shown_only: frozenset[str] = frozenset()  # reports of the last step's terms that are no part of the loss
         self.norms = NormStatistics(net)
         self.asked_to_leave = asked_to_leave
         self.own: list[tuple[str, Tensor, Tensor]] = []  # of the newest window: name, total and stats of this rank's terms, before any sum over ranks
@@ -94,7 +95,9 @@ class TrainStep:
                 else:
                     multipliers, values = self._multipliers(terms, known, pictures[index] / num_pictures)
                     _add(parts, terms, multipliers, values)
-                loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in terms]).sum() * self.world_size
+                trained = [name for name in terms if terms[name].trained]
+                self.shown_only = frozenset(term.report or name for name, term in terms.items() if not term.trained)
+                loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in trained]).sum() * self.world_size
                 # Times 1, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
                 loss = loss * (loss.detach() * 0.0 + 1.0)
                 with record_function(BACKWARD):

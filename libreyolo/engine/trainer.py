@@ -155,7 +155,7 @@ class Trainer:
             self._leave()
         self.progress.seconds += time.perf_counter() - started
         lrs = [float(group["lr"]) for group in self.step.optimizer.param_groups]
-        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds, self._system)
+        summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds, self._system, self._losses.shown_only)
         self._record(summary)
         self.save(summary)
         return replace(summary, validation=validation and Validation(validation.metrics))
@@ -210,7 +210,7 @@ class Trainer:
         if self.ema:
             with record_function(AVERAGE):
                 self.ema.update(self.bare, self.step.norms.of)
-        self._losses.add(step.parts, step.num_pictures)
+        self._losses.add(step.parts, step.num_pictures, self.step.shown_only)
         if self.progress.global_step % self.plan.log_interval == 0:
             reports.add(self._step_event(epoch, started), self._losses.read())
 

@@ -72,6 +72,29 @@ class DetectionBatch(Batch):
 
 
 @dataclass
+class RestoreBatch(Batch):
+    """Pictures with what they should be restored to. h w the part of an input that is shown to the network, at the top left; beyond it are zeros.
+
+    targets: [B, 3, H, W] float32, RGB in [0, 1], pixel by pixel beside `images`; [B, 3, 0, 0] for pictures without one (prediction).
+    input_hw: [B, 2] int64 on the CPU, h and w of each picture: a multiple of the network's stride.
+    picture_hw: [B, 2] int64 on the CPU, the part of h and w that is the picture itself; the rest repeats it mirrored, and counts nowhere.
+    """
+
+    targets: Tensor
+    input_hw: Tensor
+    picture_hw: Tensor
+
+    HOST_ONLY = Batch.HOST_ONLY | {"input_hw", "picture_hw"}
+
+
+@dataclass
+class Restored:
+    """One restored picture at its own size. pixels: [3, H, W] float32 on the CPU, RGB in [0, 1]."""
+
+    pixels: Tensor
+
+
+@dataclass
 class Detections:
     """Predicted boxes of one picture, best first. All tensors on the CPU.
 
@@ -83,25 +106,6 @@ class Detections:
     boxes: Tensor
     scores: Tensor
     labels: Tensor
-
-
-@dataclass
-class SemanticBatch(Batch):
-    """Pictures with masks of class ids. h w the largest original picture.
-
-    masks: [B, H, W] uint8 class ids of the network input; 255 where a pixel is ignored.
-    original_hw: [B, 2] int64 on the CPU, height and width of the picture as stored (after EXIF rotation).
-    content: [B, 4] int64 on the CPU, (y0, x0, y1, x1): the part of the input that shows the picture. Only meaningful for evaluation batches.
-    truth: [B, h, w] uint8 on the CPU, the masks at their original sizes, each in the top left corner, 255 beside it; [B, 0, 0] in training and
-        for pictures without a mask.
-    """
-
-    masks: Tensor
-    original_hw: Tensor
-    content: Tensor
-    truth: Tensor
-
-    HOST_ONLY = Batch.HOST_ONLY | {"original_hw", "content", "truth"}
 
 
 @dataclass
@@ -139,3 +143,22 @@ class ClassScores:
     """What a classifier says of one picture. probs: [C] float32 on the CPU, adding up to 1."""
 
     probs: Tensor
+
+
+@dataclass
+class SemanticBatch(Batch):
+    """Pictures with masks of class ids. h w the largest original picture.
+
+    masks: [B, H, W] uint8 class ids of the network input; 255 where a pixel is ignored.
+    original_hw: [B, 2] int64 on the CPU, height and width of the picture as stored (after EXIF rotation).
+    content: [B, 4] int64 on the CPU, (y0, x0, y1, x1): the part of the input that shows the picture. Only meaningful for evaluation batches.
+    truth: [B, h, w] uint8 on the CPU, the masks at their original sizes, each in the top left corner, 255 beside it; [B, 0, 0] in training and
+        for pictures without a mask.
+    """
+
+    masks: Tensor
+    original_hw: Tensor
+    content: Tensor
+    truth: Tensor
+
+    HOST_ONLY = Batch.HOST_ONLY | {"original_hw", "content", "truth"}

@@ -30,7 +30,7 @@ class Family:
     input: its input convention.
     inputs: that of sizes which differ from it.
     spawns: whether more than one GPU starts processes by itself.
-    default_nc: classes of a network that is built before any data is known.
+    default_nc: classes of a network that is built before any data is known; 0 where the task has none.
     backbones: size -> address of its backbone's ImageNet weights, which `pretrained=true` then means; empty: it means the published weights of
         the whole network. Needs `from_backbone(state, size)` in `network`.
     published: whether weights of the whole network can be fetched.

@@ -29,6 +29,7 @@ class Term:
     report: the name under which records show the term; terms with one name are added up. None: the term's own name.
     value: from the global stats to the number that records show, for a term whose total * scale is right in its gradient only. None: that
         product, summed over ranks, is the value.
+    trained: False for a number that records show beside the loss (it needs `value`): it is no part of the loss, nor of its sum.
     """
 
     total: Tensor
@@ -37,6 +38,7 @@ class Term:
     normaliser: str
     report: str | None = None
     value: Callable[[Tensor], Tensor] | None = None
+    trained: bool = True
 
 
 def per_count(total: Tensor, count: Tensor, *, normaliser: str, floor: float = 1.0, report: str | None = None) -> Term:
@@ -58,6 +60,12 @@ def of_sums(sums: Tensor, loss: Callable[[Tensor], Tensor], *, normaliser: str, 
         return gradient
 
     return Term(sums, _wide(sums), coefficients, normaliser, report, value=lambda summed: loss(summed).detach())
+
+
+def shown(sums: Tensor, value: Callable[[Tensor], Tensor], *, normaliser: str, report: str | None = None) -> Term:
+    """Return a term that is only shown: `value(S)`, S [K] being `sums` [K] over all ranks. It has no gradient."""
+    stats = _wide(sums)
+    return Term(stats.new_zeros(()), stats, lambda summed: summed.new_ones(()), normaliser, report, value, trained=False)
 
 
 def balanced_means(totals: Sequence[Tensor], counts: Sequence[Any], *, normaliser: str, report: str | None = None) -> Term:

@@ -6,6 +6,7 @@ from libreyolo.recipe.classes import ClassesRecipe
 from libreyolo.recipe.classify import ClassifyRecipe
 from libreyolo.recipe.detection import DetectionRecipe
 from libreyolo.recipe.point import PointRecipe
+from libreyolo.recipe.restore import RestoreRecipe
 from libreyolo.recipe.semantic import SemanticRecipe
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "DetectionRecipe",
     "PointRecipe",
     "Recipe",
+    "RestoreRecipe",
     "SemanticRecipe",
     "check_keys",
     "recipe_fields",

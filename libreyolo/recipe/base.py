@@ -183,6 +183,10 @@ class Recipe:
         """Return fields of the family's `InputSpec` that the recipe decides (none here)."""
         return {}
 
+    def file_extras(self) -> dict[str, Any]:
+        """Return what weights files of this training say beside their nine keys (nothing here); None takes out what the start weights said."""
+        return {}
+
     def loss_options(self) -> dict[str, Any]:
         """Return keyword arguments for the family's `loss.build` that the recipe decides (none here)."""
         return {}

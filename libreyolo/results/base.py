@@ -32,12 +32,16 @@ class Result(ABC):
     def plot(self) -> np.ndarray:
         """Return a picture of the result, uint8 [H, W, 3] RGB."""
 
+    def product(self) -> np.ndarray:
+        """Return the picture that `save` writes, uint8 [H, W, 3] RGB: the drawn one, unless the task makes pictures itself."""
+        return self.plot()
+
     def save(self, path: str | Path) -> Path:
-        """Write the drawn picture; folders are made, an existing file is replaced. Return its path. Raises UserError where it can't."""
+        """Write the result as a picture; folders are made, an existing file is replaced. Return its path. Raises UserError where it can't."""
         target = Path(path)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(self.plot()).save(target)
+            Image.fromarray(self.product()).save(target)
         except (OSError, ValueError) as error:  # ValueError: a suffix that Pillow does not know
             raise UserError(f"{target} could not be written: {error}.") from error
         return target
@@ -50,7 +54,7 @@ def count_names(labels: np.ndarray, names: dict[int, str]) -> str:
 
 
 def save_all(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Write the drawn pictures into `folder`, named as their files (or picture_0, ...), and return their paths.
+    """Write the pictures of the results into `folder`, named as their files (or picture_0, ...), and return their paths.
 
     Files of one name from two folders, or with two suffixes, get a number each: none replaces another of the same call.
     """

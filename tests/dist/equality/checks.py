@@ -36,7 +36,8 @@ GRADIENT = {"lr0": 1.0, "weight_decay": 0.0, "max_steps": 1}
 @dataclass(frozen=True)
 class Check:
     """family: its name. objects: per picture of the epoch. part: the rows of them that are trained on, None for all. keys: recipe keys over
-    PLAIN. frozen_norms: BatchNorm stands still. poisoned: a picture whose pixels are infinite, so that its step is refused.
+    PLAIN. frozen_norms: BatchNorm stands still. network: what the network is built with beside its size. poisoned: a picture whose pixels are
+    infinite, so that its step is refused.
     """
 
     family: str
@@ -46,6 +47,7 @@ class Check:
     frozen_norms: bool = False
     poisoned: int | None = None
     double: bool = True
+    network: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def run(check: Check) -> Outcome:
     imgsz = max(64, 2 * family.input.stride)
     recipe = schema.resolve(family, size, {"imgsz": imgsz, **PLAIN, **check.keys})
     dtype = torch.float64 if check.double else torch.float32
-    net = build.training_network(family, recipe, NC, build.Start(None, NARROW.get(check.family, {}), "random weights")).to(dtype)
+    options = {**NARROW.get(check.family, {}), **check.network}
+    net = build.training_network(family, recipe, NC, build.Start(None, options, "random weights")).to(dtype)
     without_dropout(net)
     if check.frozen_norms:
         recipe = replace(recipe, freeze=[name for name, module in net.named_modules() if isinstance(module, _BatchNorm)])

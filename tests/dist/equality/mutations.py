@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+import pkgutil
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
 from torch import nn
 
+import libreyolo.data
 from libreyolo import build
 from libreyolo.data.sampler import EpochSampler
 from libreyolo.engine import collectives
@@ -42,9 +44,9 @@ def sampler_dropped():
     def unsharded(count: int, *, batch: int, rank: int = 0, world_size: int = 1, **options: Any) -> EpochSampler:
         return EpochSampler(count, batch=batch // world_size, rank=0, world_size=1, **options)
 
-    modules = [m for name, m in list(sys.modules.items()) if name.startswith("libreyolo.data.") and hasattr(m, "EpochSampler")]
+    modules = [import_module(f"libreyolo.data.{found.name}") for found in pkgutil.iter_modules(libreyolo.data.__path__)]
     with ExitStack() as stack:
-        for module in modules:
+        for module in (m for m in modules if hasattr(m, "EpochSampler")):
             stack.enter_context(patch.object(module, "EpochSampler", unsharded))
         yield
 

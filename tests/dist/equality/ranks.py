@@ -17,6 +17,7 @@ import launch
 from libreyolo import build, schema
 from libreyolo.engine import collectives
 from libreyolo.engine.generators import seed_process
+from libreyolo.models.nafnet import network as nafnet
 from tests.dist.equality import norms, runs, toys, validation
 from tests.dist.equality.checks import GRADIENT, MIXED, NO_OBJECT, ONE_RANK_ONLY, Check, Outcome, buffer_difference, run
 from tests.dist.equality.mutations import MUTATIONS
@@ -27,7 +28,10 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "resnet": {"as it is, on small pictures": {"imgsz": 32}},
     "yolo9": {"without the auxiliary branch": {"aux_weight": 0.0}, "with the auxiliary branch": {}},
     "yolox": {"with the L1 term": {"no_aug_epochs": 1}, "without the L1 term": {}},
+    "nafnet": {"crops of 16 pixels": {"imgsz": 16}},
 }
+# Networks that are repetitive are tested with fewer of the same blocks.
+NETWORKS: dict[str, dict[str, Any]] = {"nafnet": {"layout": nafnet.Layout((1, 1, 1, 1), 1, (1, 1, 1, 1))}}
 
 # The number of collectives decides how long a check takes: two for each synchronised BatchNorm and step. So few cases synchronise them.
 AUX_CASE = "one gradient, objects on one rank only"
@@ -49,7 +53,8 @@ def family_checks() -> dict[tuple[str, str, str], Check]:
         for number, (variant, keys) in enumerate(VARIANTS.get(name, {"as it is": {}}).items()):
             for case, options in CASES.items():
                 if number == 0 or case == AUX_CASE:
-                    found[name, variant, case] = Check(name, **{**options, "keys": {**options.get("keys", {}), **keys}})
+                    own = {"keys": {**options.get("keys", {}), **keys}, "network": NETWORKS.get(name, {})}
+                    found[name, variant, case] = Check(name, **{**options, **own})
     return found
 
 

@@ -12,9 +12,10 @@ import torch
 from libreyolo import schema
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
-from libreyolo.data.semantic_shapes import make_semantic_shapes
 from libreyolo.data.class_shapes import make_class_shapes
+from libreyolo.data.semantic_shapes import make_semantic_shapes
 from libreyolo.data.shapes import make_shapes
+from libreyolo.data.shapes_restore import make_shapes_restore
 
 # Task -> (folder, pictures) -> data.yaml of a generated set.
 DATASETS: dict[str, Callable[[Path, int], Path]] = {
@@ -22,6 +23,7 @@ DATASETS: dict[str, Callable[[Path, int], Path]] = {
     "detect": lambda folder, count: make_shapes(folder, num_train=count, num_val=2, size=64),
     "point": lambda folder, count: make_shapes(folder, num_train=count, num_val=2, size=64),
     "semantic": lambda folder, count: make_semantic_shapes(folder, num_train=count, num_val=2, size=64),
+    "restore": lambda folder, count: make_shapes_restore(folder, num_train=count, num_val=2, size=72),
 }
 
 Pictures = dict[int, tuple[int, float, bytes]]  # place in the epoch -> index, weight, pixels

@@ -15,13 +15,14 @@ from torch import Tensor
 from libreyolo.assembly.parts import Seat
 from libreyolo.data import sampler
 from libreyolo.data.sampler import Item
-from libreyolo.interfaces.batch import Batch, ClassifyBatch, DetectionBatch
+from libreyolo.interfaces.batch import Batch, ClassifyBatch, DetectionBatch, RestoreBatch
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
 from libreyolo.recipe.checks import image_hw
 from libreyolo.tasks.classification import ClassificationTask
 from libreyolo.tasks.detection import DetectionTask
 from libreyolo.tasks.point import PointTask
+from libreyolo.tasks.restore import RestoreTask
 from libreyolo.tasks.semantic import SemanticTask
 from tests.family.batches import semantic_batch
 
@@ -89,6 +90,27 @@ def _boxed_pictures(recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) 
     )
 
 
+def restore(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
+    """Noise and other noise that it should become. `objects` only says how many pictures there are: every pixel counts."""
+    height, width = image_hw(recipe.imgsz)
+    draw = torch.Generator().manual_seed(5)
+    count = len(objects)
+    images, targets = torch.rand(2, count, 3, height, width, generator=draw, dtype=dtype)
+    size = torch.tensor([[height, width]] * count)
+    pictures = RestoreBatch(
+        images=images,
+        weight=torch.ones(count),
+        index=torch.arange(count),
+        epoch=0,
+        key=torch.zeros(count, 2, dtype=torch.int64),
+        targets=targets,
+        input_hw=size,
+        picture_hw=size,
+    )
+    task = RestoreTask(criterion=family.loss.build(**recipe.loss_options()), restore=family.decode.restore, spec=family.input)
+    return Synthetic(task, pictures, lambda batch: batch)
+
+
 def _crop_boxes(batch: DetectionBatch) -> DetectionBatch:
     most = max(1, int(batch.num_boxes.max()))
     return replace(batch, boxes=batch.boxes[:, :most], labels=batch.labels[:, :most], valid=batch.valid[:, :most])
@@ -117,6 +139,8 @@ def classify(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torc
         names={i: f"class_{i}" for i in range(NC)},
     )
     return Synthetic(task, pictures, lambda batch: batch)
+
+
 def semantic(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torch.dtype) -> Synthetic:
     """Noise of which the first `objects[i]` eighths of the rows of picture i have a class and the rest is ignored."""
     height, width = image_hw(recipe.imgsz)
@@ -142,6 +166,7 @@ FACTORIES: dict[str, Callable[[Family, Recipe, Sequence[int], torch.dtype], Synt
     "classify": classify,
     "detect": detect,
     "point": point,
+    "restore": restore,
     "semantic": semantic,
 }
 

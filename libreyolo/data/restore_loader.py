@@ -1,0 +1,220 @@
+"""Loaders of pairs, for training (cut, turned, mirrored) and for evaluation (whole, at their own sizes).
+
+B pairs of a batch, H W the crop, or the largest input of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from libreyolo.data.augment.pair import PairPlan, PairSettings, cut, draw_pair_plan, fill_up, turn
+from libreyolo.data.loader import Loader
+from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item
+from libreyolo.interfaces.batch import RestoreBatch
+
+
+class Pairs(Protocol):
+    """A set of pairs. Picklable: it goes to the workers."""
+
+    def __len__(self) -> int:
+        """Return how many pairs there are."""
+
+    def path(self, index: int) -> Path:
+        """Return the input's file, for messages."""
+
+    def size(self, index: int) -> tuple[int, int]:
+        """Return (height, width) of both pictures."""
+
+    def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return input and target, each uint8 [h, w, 3] RGB."""
+
+
+def train_loader(
+    pairs: Pairs,
+    settings: PairSettings,
+    *,
+    batch: int,
+    rank: int = 0,
+    world_size: int = 1,
+    seed: int = 0,
+    workers: int = 0,
+    device: torch.device | str = "cpu",
+    min_samples: int = 0,
+) -> Loader[RestoreBatch]:
+    """Return the loader of crops, RGB in [0, 1].
+
+    batch: pairs per step over all ranks; each rank yields batch // world_size of them. min_samples: an epoch has at least so many pairs, by whole
+    repeats of the set. What a pair becomes depends on (seed, epoch, place) alone: not on rank, world_size, workers or where an epoch is entered.
+    """
+    sampler = EpochSampler(len(pairs), batch=batch, rank=rank, world_size=world_size, seed=seed, min_samples=min_samples)
+    dataset = TrainPairs(pairs, settings, seed)
+    return Loader(dataset, sampler, collate=collate_train, prepare=_prepare, workers=workers, device=device, seed=seed, rank=rank)
+
+
+def eval_loader(
+    pairs: Pairs, *, stride: int, batch: int, rank: int = 0, world_size: int = 1, workers: int = 0, device: torch.device | str = "cpu"
+) -> Loader[RestoreBatch]:
+    """Return the loader of whole pairs, RGB in [0, 1]: rank r has pairs r::world_size in order, each once.
+
+    batch: pairs per step on this rank; the last batch may be shorter, and a rank without pairs yields none. Pictures are filled up to a multiple of
+    `stride` each way. Its workers live for one pass: between evaluations the CPUs are the training's.
+    """
+    sampler = EvaluationSampler(len(pairs), batch=batch, rank=rank, world_size=world_size)
+    dataset = EvalPairs(pairs, stride)
+    return Loader(dataset, sampler, collate=collate_eval, prepare=_prepare, workers=workers, device=device, rank=rank, persistent=False)
+
+
+@dataclass(frozen=True)
+class TrainSample:
+    """A pair cut out, uint8 [H, W, 3] each, still to be turned."""
+
+    item: Item
+    given: np.ndarray
+    target: np.ndarray
+    plan: PairPlan
+
+
+@dataclass(frozen=True)
+class EvalSample:
+    """A whole picture, filled up, uint8 [H, W, 3], its target (None in prediction), and its own (height, width)."""
+
+    item: Item
+    given: np.ndarray
+    target: np.ndarray | None
+    picture_hw: tuple[int, int]
+
+
+@dataclass
+class HostBatch:
+    """What crosses from a worker: a RestoreBatch still without pictures, and what they are made from.
+
+    given, target: uint8 [B, H, W, 3]; target is [B, 0, 0, 3] where there is none. turns: bool [B, 3] (see `turn`), None in evaluation.
+    """
+
+    given: Tensor
+    target: Tensor
+    turns: Tensor | None
+    batch: RestoreBatch
+
+    def pin_memory(self) -> HostBatch:
+        """Return a copy in pinned memory, from which copies to a GPU do not block."""
+        batch = self.batch
+        pinned = {
+            f.name: getattr(batch, f.name).pin_memory()
+            for f in fields(batch)
+            if isinstance(getattr(batch, f.name), Tensor) and f.name not in batch.HOST_ONLY
+        }
+        turns = None if self.turns is None else self.turns.pin_memory()
+        return HostBatch(self.given.pin_memory(), self.target.pin_memory(), turns, replace(batch, **pinned))
+
+
+class TrainPairs:
+    """Decodes a pair and cuts it; a crop costs nothing there, and whole pictures need not cross to the device."""
+
+    def __init__(self, pairs: Pairs, settings: PairSettings, seed: int) -> None:
+        self.pairs, self.settings, self.seed = pairs, settings, seed
+
+    def __getitem__(self, item: Item) -> TrainSample:
+        plan = draw_pair_plan(self.settings, self.pairs.size(item.index), seed=self.seed, epoch=item.epoch, place=item.place)
+        given, target = (cut(picture, plan, self.settings.crop) for picture in self.pairs.pair(item.index))
+        return TrainSample(item, given, target, plan)
+
+    def shown(self, item: Item) -> list[int]:
+        """Return the one pair."""
+        return [item.index]
+
+    def describe(self, index: int) -> str:
+        """Return the input's path."""
+        return str(self.pairs.path(index))
+
+
+class EvalPairs:
+    """Decodes a pair at its own size."""
+
+    def __init__(self, pairs: Pairs, stride: int) -> None:
+        self.pairs, self.stride = pairs, stride
+
+    def __getitem__(self, item: Item) -> EvalSample:
+        given, target = self.pairs.pair(item.index)
+        return eval_sample(given, target, item, self.stride)
+
+    def shown(self, item: Item) -> list[int]:
+        """Return the one pair."""
+        return [item.index]
+
+    def describe(self, index: int) -> str:
+        """Return the input's path."""
+        return str(self.pairs.path(index))
+
+
+def eval_sample(given: np.ndarray, target: np.ndarray | None, item: Item, stride: int) -> EvalSample:
+    """Return the sample of a picture uint8 [h, w, 3], filled up to a multiple of `stride` each way."""
+    height, width = given.shape[:2]
+    hw = (height + -height % stride, width + -width % stride)
+    return EvalSample(item, fill_up(given, hw), target, (height, width))
+
+
+def whole_batch(pictures: Sequence[np.ndarray], stride: int) -> RestoreBatch:
+    """Return pictures uint8 [h, w, 3] RGB without targets as an evaluation batch on the CPU: exactly what a loader makes of them."""
+    samples = [eval_sample(picture, None, Item(i, i, 0, 1.0), stride) for i, picture in enumerate(pictures)]
+    return _prepare(collate_eval(samples), torch.device("cpu"))
+
+
+def collate_train(samples: list[TrainSample]) -> HostBatch:
+    """Return the host batch of crops."""
+    turns = torch.tensor([(s.plan.mirrored, s.plan.upside_down, s.plan.transposed) for s in samples])
+    batch = _without_pictures(samples, [s.given.shape[:2] for s in samples])
+    return HostBatch(_stacked([s.given for s in samples]), _stacked([s.target for s in samples]), turns, batch)
+
+
+def collate_eval(samples: list[EvalSample]) -> HostBatch:
+    """Return the host batch of whole pictures, each in the top left corner."""
+    given = _stacked([s.given for s in samples])
+    nothing = np.zeros((0, 0, 3), np.uint8)
+    targets = [nothing if s.target is None else fill_up(s.target, s.given.shape[:2]) for s in samples]
+    return HostBatch(given, _stacked(targets), None, _without_pictures(samples, [s.picture_hw for s in samples]))
+
+
+def _stacked(pictures: Sequence[np.ndarray]) -> Tensor:
+    """Return pictures [h, w, 3] in the top left corners of one array [B, H, W, 3], zeros beside them."""
+    height, width = (max(picture.shape[side] for picture in pictures) for side in (0, 1))
+    pixels = torch.zeros((len(pictures), height, width, 3), dtype=torch.uint8)
+    buffer = pixels.numpy()
+    for place, picture in enumerate(pictures):
+        buffer[place, : picture.shape[0], : picture.shape[1]] = picture
+    return pixels
+
+
+def _without_pictures(samples: Sequence[TrainSample | EvalSample], picture_hw: Sequence[tuple[int, ...]]) -> RestoreBatch:
+    items = [s.item for s in samples]
+    return RestoreBatch(
+        images=torch.empty(0),
+        weight=torch.tensor([item.weight for item in items], dtype=torch.float32),
+        index=torch.tensor([item.index for item in items], dtype=torch.int64),
+        epoch=items[0].epoch,
+        key=torch.tensor([(item.epoch, item.place) for item in items], dtype=torch.int64),
+        targets=torch.empty(0),
+        input_hw=torch.tensor([s.given.shape[:2] for s in samples], dtype=torch.int64),
+        picture_hw=torch.tensor([tuple(hw) for hw in picture_hw], dtype=torch.int64),
+    )
+
+
+def _prepare(host: HostBatch, device: torch.device) -> RestoreBatch:
+    batch = host.batch.to(device)
+    given, target = (_floats(pixels.to(device, non_blocking=True)) for pixels in (host.given, host.target))
+    if host.turns is not None:
+        turns = host.turns.to(device, non_blocking=True)
+        given, target = turn(given, turns), turn(target, turns)
+    return replace(batch, images=given, targets=target)
+
+
+def _floats(pixels: Tensor) -> Tensor:
+    # Contiguous in [B, 3, H, W] before the division: a view of [B, H, W, 3] would make the network's memory format depend on the loader.
+    return pixels.permute(0, 3, 1, 2).contiguous().float() / 255.0
