@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from libreyolo.assembly import semantic_check
 from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
 from libreyolo.assembly.semantic_pictures import SemanticPictures
 from libreyolo.data.augment.rescale_crop import CropSettings
@@ -15,6 +16,7 @@ from libreyolo.data.semantic import load_semantic
 from libreyolo.data.semantic_loader import eval_loader, train_loader, whole_pictures
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import SemanticBatch
+from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -91,6 +93,9 @@ class SemanticAssembly:
         found: MaskedSet | None = getattr(self.data, name)
         return found
 
+    def example(self) -> Path:
+        return (self.data.val or self.data.train).path(0)
+
     def pictures(self, run_dir: Path) -> list[Listener]:
         return [SemanticPictures(run_dir, self.names, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples)]
 
@@ -104,6 +109,10 @@ class SemanticAssembly:
             prepare=lambda pictures, hw: whole_pictures(pictures, hw, spec),
             result=lambda picture, mask, path: SemanticResult(picture, names, path, mask.numpy()),
         )
+
+    @classmethod
+    def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
+        return semantic_check.check(data, cwd=cwd)
 
     def close(self) -> None:
         for pictures in (self.data.train, self.data.val):

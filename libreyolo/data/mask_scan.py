@@ -12,7 +12,6 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from libreyolo.data import scan_cache
 from libreyolo.data.decode import PictureError, probe_picture
 from libreyolo.data.masks import MaskError, MaskRules, count_values, read_raw, unmapped_values, wrong_values
-from libreyolo.data.polygons import paint, parse_outlines
+from libreyolo.data.polygons import paint, read_outlines
 from libreyolo.data.scan_result import SplitReport
 from libreyolo.data.scan_work import parallel, progress, refuse_unusable, stamp
 from libreyolo.data.sources import Listing
@@ -74,8 +73,7 @@ class MaskScan:
             f"{self.report.split}: {len(self.kept)} pictures with masks, {int((self.class_pixels[:-1] > 0).sum())} of {len(self.class_pixels) - 1} "
             f"classes occur, {100 * int(self.class_pixels[-1]) / total:.2f} % of the pixels ignored, {len(self.report.skipped)} pictures skipped"
         )
-        logger.info("%s", summary)
-        self.report.log_warnings()
+        self.report.log(summary)
         if self.unmapped:
             listed = ", ".join(f"{value} ({pixels} px)" for value, pixels in sorted(self.unmapped.items())[:10])
             logger.warning("%s: label_mapping leaves out the values %s; those pixels are ignored.", self.report.split, listed)
@@ -102,13 +100,16 @@ def scan_masks(listing: Listing, targets: Sequence[str], inspect: Inspect, *, sp
         arrays, told = found
         report = SplitReport(split, skipped=[(str(f), str(r)) for f, r in told["skipped"]], row_warnings=[str(w) for w in told["rows"]])
         return MaskScan(**arrays, report=report, unmapped={int(value): int(pixels) for value, pixels in told["unmapped"]})
-    scan = _scan(listing, targets, stamps[0], inspect, split, num_classes)
+    scan, wrong = look_at_masks(listing, targets, inspect, split=split, num_classes=num_classes)
+    scan.stamps = stamps[0][scan.kept]
+    refuse_masks(scan, wrong)
     told = {"skipped": scan.report.skipped, "rows": scan.report.row_warnings, "unmapped": list(scan.unmapped.items())}
     scan_cache.save_arrays(f"{cache_name} semantic", key, {name: getattr(scan, name) for name in _ARRAYS}, told)
     return scan
 
 
-def _scan(listing: Listing, targets: Sequence[str], stamps: NDArray[np.int64], inspect: Inspect, split: str, num_classes: int) -> MaskScan:
+def look_at_masks(listing: Listing, targets: Sequence[str], inspect: Inspect, *, split: str, num_classes: int) -> tuple[MaskScan, list[str]]:
+    """Open every picture and every mask and return what was found, without stamps, and what is wrong with masks; those pictures are not kept."""
     report = SplitReport(split, skipped=list(listing.skipped))
     kept: list[int] = []
     sizes: list[tuple[int, int]] = []
@@ -138,14 +139,20 @@ def _scan(listing: Listing, targets: Sequence[str], stamps: NDArray[np.int64], i
         pictures += seen.pixels > 0
         kept.append(place)
         sizes.append(size)
-    refuse_unusable(report.skipped, len(kept) + len(wrong), split)
+    report.num_pictures = len(kept)
+    no_stamps = np.zeros((len(kept), 2), np.int64)
+    scan = MaskScan(np.array(kept, np.int64), np.array(sizes, np.int32).reshape(-1, 2), no_stamps, pixels, pictures, report, unmapped)
+    return scan, wrong
+
+
+def refuse_masks(scan: MaskScan, wrong: Sequence[str]) -> None:
+    """Raise UserError where no picture is usable, where more than half are not, and where a mask is wrong."""
+    split = scan.report.split
+    refuse_unusable(scan.report.skipped, len(scan.kept) + len(wrong), split)
     if wrong:
         more = f"; and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         masks = "1 mask is" if len(wrong) == 1 else f"{len(wrong)} masks are"
         raise UserError(f"{split}: {masks} wrong: {'; '.join(wrong[:_SHOWN])}{more}.")
-    report.num_pictures = len(kept)
-    rows = np.array(kept, np.int64)
-    return MaskScan(rows, np.array(sizes, np.int32).reshape(-1, 2), stamps[rows], pixels, pictures, report, unmapped)
 
 
 def look_at_mask(path: str, hw: tuple[int, int], rules: MaskRules) -> Look:
@@ -173,12 +180,9 @@ def look_at_mask(path: str, hw: tuple[int, int], rules: MaskRules) -> Look:
     return Look(pixels_of, unmapped={int(v): int(c) for v, c in zip(values, counts, strict=True) if v in left_out})
 
 
-def look_at_polygons(path: str, hw: tuple[int, int], background: int) -> Look:
+def look_at_polygons(path: str, hw: tuple[int, int], background: int, keypoint_numbers: int = 0) -> Look:
     """Return what the label file of a picture of size hw is like; a picture without one is all background."""
-    try:
-        outlines = parse_outlines(Path(path).read_bytes() if Path(path).exists() else b"", background)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); correct or remove it.") from error
+    outlines = read_outlines(path, background, keypoint_numbers)
     nothing = np.zeros(background + 2, np.int64)
     if outlines.errors:
         line, text = outlines.errors[0]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from libreyolo.data.masks import MaskError, MaskRules, count_values, read_raw, wrong_values
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_set import PictureSet
-from libreyolo.data.polygons import paint, parse_outlines
+from libreyolo.data.polygons import paint, read_outlines
 from libreyolo.errors import UserError
 
 
@@ -42,12 +42,12 @@ class MaskFiles:
 class PolygonFiles:
     """Masks painted from label files; a picture without one is background."""
 
-    def __init__(self, paths: PathTable, background: int) -> None:
-        self.paths, self.background = paths, background
+    def __init__(self, paths: PathTable, background: int, keypoint_numbers: int = 0) -> None:
+        self.paths, self.background, self.keypoint_numbers = paths, background, keypoint_numbers
 
     def read(self, index: int, hw: tuple[int, int]) -> NDArray[np.uint8]:
         path = self.paths[index]
-        outlines = parse_outlines(path.read_bytes() if path.exists() else b"", self.background)
+        outlines = read_outlines(path, self.background, self.keypoint_numbers)
         if outlines.errors:
             raise UserError(f"{path} has changed since the scan; start again.")
         return paint(outlines, hw, self.background)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from libreyolo.data.dataset_yaml import shown
 from libreyolo.errors import UserError
 from libreyolo.ops.pixels import IGNORED
 
@@ -26,6 +27,7 @@ MASK_SUFFIXES = (".png", ".tif", ".tiff", ".bmp")
 MAX_CLASSES = IGNORED  # ids 0..254
 _NUM_VALUES = 65536
 _WRONG, _UNMAPPED = -1, -2
+_FORMATS = ("PNG", "TIFF", "BMP", "JPEG")  # the last one to be told by its name; what else Pillow knows may start other programs
 # Pillow spreads grey levels of 2 and 4 bits over 0..255.
 _SPREAD = {"L;2": 85, "L;4": 17}
 
@@ -57,7 +59,7 @@ def read_rules(path: Path, content: Mapping[str, Any], names: Mapping[int, str])
     """Return what the data.yaml at `path` says of masks. Raises UserError for what contradicts itself."""
     folder = content.get("masks_dir")
     if folder is not None and (not isinstance(folder, str) or not folder.strip(" /")):
-        raise UserError(f"{path}: masks_dir must be the name of a folder, not {folder!r}.")
+        raise UserError(f"{path}: masks_dir must be the name of a folder, not {shown(folder)}.")
     num_classes = len(names)
     if num_classes > MAX_CLASSES:
         raise UserError(f"{path}: {num_classes} classes are more than a mask can tell apart: at most {MAX_CLASSES}, for 255 is ignored.")
@@ -83,7 +85,7 @@ def read_rules(path: Path, content: Mapping[str, Any], names: Mapping[int, str])
 
 def _pairs(path: Path, mapping: Any, num_classes: int) -> list[tuple[int, int]]:
     if not isinstance(mapping, dict) or not mapping:
-        raise UserError(f"{path}: label_mapping must map raw pixel values to class ids ({{7: 0, 8: 1}}), not {mapping!r}.")
+        raise UserError(f"{path}: label_mapping must map raw pixel values to class ids ({{7: 0, 8: 1}}), not {shown(mapping)}.")
     found = [(_value(path, "a key of label_mapping", raw), _value(path, "a value of label_mapping", class_id)) for raw, class_id in mapping.items()]
     for raw, class_id in found:
         if class_id >= num_classes and class_id != IGNORED:
@@ -97,7 +99,7 @@ def _value(path: Path, what: str, text: Any) -> int:
     except ValueError:
         value = -1
     if not 0 <= value < _NUM_VALUES:
-        raise UserError(f"{path}: {what} must be a whole number from 0 to {_NUM_VALUES - 1}, not {text!r}.")
+        raise UserError(f"{path}: {what} must be a whole number from 0 to {_NUM_VALUES - 1}, not {shown(text)}.")
     return value
 
 
@@ -150,7 +152,7 @@ class MaskFolders:
 def read_raw(path: str | Path) -> NDArray[Any]:
     """Return the raw values of a mask, [h, w] of a whole-number type, as stored. Raises MaskError."""
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=_FORMATS) as image:
             return _raw(image)
     except MaskError:
         raise

@@ -1,18 +1,20 @@
 """Label rows as areas: polygons painted into a mask, for sets that have no mask files.
 
-A row is `class x1 y1 x2 y2 x3 y3 ...` or a box `class cx cy w h`, which paints its rectangle; what makes a row wrong or useless is as in labels.py.
-Rows are painted in the order of the file, later ones over earlier ones. What no row covers is the background, whose id comes after all others.
+A row is `class x1 y1 x2 y2 x3 y3 ...` or a box `class cx cy w h`, which paints its rectangle (so does that of a row with key points); what makes a
+row wrong or useless is as in labels.py. Rows are painted in the order of the file, later ones over earlier ones. What no row covers is the
+background, whose id comes after all others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from libreyolo.data.labels import parse_labels
+from libreyolo.data.labels import parse_labels, read_label_file
 
 
 @dataclass
@@ -32,19 +34,29 @@ class Outlines:
     ids: tuple[int, int] | None = None
 
 
-def parse_outlines(raw: bytes, nc: int) -> Outlines:
+def read_outlines(path: str | Path, nc: int, keypoint_numbers: int = 0) -> Outlines:
+    """Read a picture's label file; without one there is no row. Nothing is raised: what is wrong comes back as `warnings` and `errors`."""
+    whole = read_label_file(str(path), nc, keypoint_numbers)
+    if whole is None:
+        return Outlines()
+    if whole.errors:
+        return Outlines(is_empty=whole.is_empty, errors=whole.errors, ids=whole.ids)
+    return parse_outlines(Path(path).read_bytes(), nc, keypoint_numbers)
+
+
+def parse_outlines(raw: bytes, nc: int, keypoint_numbers: int = 0) -> Outlines:
     """Read a label file's bytes. Nothing is raised: bad rows come back as `warnings` and `errors`."""
-    whole = parse_labels(raw, nc)
+    whole = parse_labels(raw, nc, keypoint_numbers)
     result = Outlines(is_empty=whole.is_empty, errors=whole.errors, ids=whole.ids)
     if whole.errors:
         return result
     for line, row in enumerate(raw.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").split("\n"), start=1):
         # Row by row: two polygons with one envelope are no repetition here.
-        one = parse_labels(row.encode(), nc)
+        one = parse_labels(row.encode(), nc, keypoint_numbers)
         result.warnings += [(line, text) for _, text in one.warnings]
         if not len(one.labels):
             continue
-        numbers = [float(text) for text in row.split()[1:]]
+        numbers = [float(text) for text in row.split()[1:]][: 4 if keypoint_numbers else None]
         if len(numbers) == 4:
             cx, cy, w, h = numbers
             numbers = [cx - w / 2, cy - h / 2, cx + w / 2, cy - h / 2, cx + w / 2, cy + h / 2, cx - w / 2, cy + h / 2]

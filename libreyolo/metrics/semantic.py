@@ -128,6 +128,10 @@ class SemanticMetric:
             for k in range(len(self.names))
         ]
 
+    def class_metrics(self) -> list[tuple[str, dict[str, float]]]:
+        """Return each class's name with its IoU, -1 where it occurs nowhere."""
+        return [(row["name"], {"IoU": row["IoU"]}) for row in self.per_class()]
+
     def curves(self) -> dict[str, Any]:
         """Return what pictures are drawn from: names, confusion [K, K] (row true, column predicted), per_class, pictures and mistakes [P]."""
         index = sorted(self._counts)

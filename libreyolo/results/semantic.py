@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from libreyolo.record.plots.masks import overlay, with_legend
+from libreyolo.record.plots.masks import labelled_overlay
 from libreyolo.results.base import Result
 
 
@@ -28,4 +28,4 @@ class SemanticResult(Result):
 
     def plot(self) -> np.ndarray:
         """Return the picture with its classes painted over, and their names in a line below, uint8 [H + line, W, 3] RGB."""
-        return with_legend(overlay(self.picture, self.mask), np.unique(self.mask).tolist(), self.names)
+        return labelled_overlay(self.picture, self.mask, self.names)

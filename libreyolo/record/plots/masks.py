@@ -62,6 +62,11 @@ def legend(width: int, classes: Sequence[int], names: dict[int, str]) -> Image.I
     return strip
 
 
+def labelled_overlay(picture: np.ndarray, mask: np.ndarray, names: dict[int, str]) -> np.ndarray:
+    """Return the picture with the classes of its mask painted over, and their names below."""
+    return with_legend(overlay(picture, mask), np.unique(mask).tolist(), names)
+
+
 def with_legend(picture: np.ndarray, classes: Sequence[int], names: dict[int, str]) -> np.ndarray:
     """Return the picture with the legend of these classes below it."""
     return np.concatenate([picture, np.asarray(legend(picture.shape[1], classes, names))])

@@ -150,9 +150,8 @@ def semantic(family: Family, recipe: Recipe, objects: Sequence[int], dtype: torc
     masks = torch.randint(NC, (count, height, width), generator=draw)
     labelled = torch.arange(height)[None, :] < torch.tensor(objects)[:, None] * height // 8
     masks = torch.where(labelled[:, :, None], masks, 255)
-    names = {i: f"class_{i}" for i in range(NC)}
     criterion = family.loss.build(NC, **recipe.loss_options())
-    task = SemanticTask(criterion=criterion, class_logits=family.decode.class_logits, spec=family.input, names=names)
+    task = SemanticTask(criterion=criterion, class_logits=family.decode.class_logits, spec=family.input, names=NAMES)
     return Synthetic(task, semantic_batch(images, masks), lambda batch: batch)
 
 

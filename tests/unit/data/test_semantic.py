@@ -182,7 +182,7 @@ def test_a_second_start_opens_nothing_and_a_changed_mask_is_seen(build: Build, m
     first = load_semantic(path).train.class_pixels.tolist()
     opened: list[str] = []
     look = mask_scan.look_at_mask
-    monkeypatch.setattr("libreyolo.data.semantic.look_at_mask", lambda *given: (opened.append(given[0]), look(*given))[1])
+    monkeypatch.setattr("libreyolo.data.mask_source.look_at_mask", lambda *given: (opened.append(given[0]), look(*given))[1])
     assert load_semantic(path).train.class_pixels.tolist() == first
     assert opened == []
     save_mask(path.parent / "masks" / "train" / "01.png", striped(1, 1, 2, 0))
@@ -228,7 +228,7 @@ def test_without_masks_polygons_are_painted_in_order_over_a_background_class(bui
     assert mask.shape == HW
     assert (mask[12, 2], mask[12, 8], mask[12, 20], mask[2, 30], mask[22, 25]) == (0, 1, 2, 0, 0)
     assert (data.train.mask(1) == 2).all()
-    assert "label files are painted, and background is class 2" in caplog.text
+    assert "it has no masks: label files are painted, and background is class 2" in caplog.text
 
 
 def test_a_wrong_label_row_is_told_with_file_and_line_and_a_useless_one_warned_about(build_set: BuildSet, caplog: pytest.LogCaptureFixture) -> None:
@@ -242,3 +242,16 @@ def test_a_wrong_label_row_is_told_with_file_and_line_and_a_useless_one_warned_a
 def test_a_named_masks_dir_is_never_replaced_by_polygons(build_set: BuildSet) -> None:
     path = build_set(["0 0.5 0.5 0.5 0.5\n"], yaml="path: .\ntrain: images/train\nnames: [a, b]\nmasks_dir: masks\n")
     assert "1 of 1 pictures have no mask" in told(path)
+
+
+def test_coco_boxes_are_no_masks(build_set: BuildSet) -> None:
+    path = build_set(["0 0.5 0.5 0.5 0.5\n"], yaml="path: .\ntrain: images/train\nnames: [a, b]\nannotations: {train: a.json}\n")
+    write_text(path.parent / "a.json", "{}")
+    assert "annotations: gives boxes, but masks are wanted" in told(path)
+
+
+def test_of_a_row_with_key_points_the_box_is_painted(build_set: BuildSet) -> None:
+    path = build_set(["0 0.25 0.5 0.5 1 0.9 0.9 2\n"], yaml="path: .\ntrain: images/train\nnames: [a]\nkpt_shape: [1, 3]\n")
+    mask = load_semantic(path).train.mask(0)
+    assert (mask[:, :15] == 0).all()
+    assert (mask[:, 18:] == 1).all()

@@ -11,6 +11,7 @@ import torch
 
 from libreyolo.interfaces.batch import SemanticBatch
 from libreyolo.interfaces.input import InputSpec
+from libreyolo.interfaces.metric import ClassMetric
 from libreyolo.metrics.semantic import SHOWN_SIDE, SemanticMetric
 from libreyolo.tasks.semantic import SemanticTask
 from tests.family.batches import semantic_batch
@@ -113,6 +114,8 @@ def test_the_numbers_of_every_class_are_there() -> None:
     assert road == {"name": "road", "pictures": 2, "pixels": 3, "IoU": pytest.approx(2 / 3), "precision": 1.0, "recall": pytest.approx(2 / 3)}
     assert car == {"name": "car", "pictures": 1, "pixels": 2, "IoU": pytest.approx(2 / 3), "precision": pytest.approx(2 / 3), "recall": 1.0}
     assert sky == {"name": "sky", "pictures": 0, "pixels": 0, "IoU": -1.0, "precision": 0.0, "recall": 0.0}
+    assert metric.class_metrics() == [("road", {"IoU": road["IoU"]}), ("car", {"IoU": car["IoU"]}), ("sky", {"IoU": -1.0})]
+    assert isinstance(metric, ClassMetric)
     curves = metric.curves()
     assert curves["per_class"] == metric.per_class()
     assert (curves["pictures"].tolist(), curves["mistakes"].tolist()) == ([0, 3], [0.25, 0.0])
