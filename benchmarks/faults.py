@@ -89,7 +89,7 @@ class Fault:
 
 
 def draw_fault(draws: random.Random) -> Fault:
-    kind = draws.choice(["parent", "rank", "save", "save", "validation", "signal", "signal"])
+    kind = draws.choice(["parent", "parent", "rank", "rank", "rank", "save", "validation", "signal", "signal", "signal"])
     to: str | int = draws.choice(["parent", 0, 1])
     if kind == "save":
         stage = draws.choice(["half written", "before the flush", "before the rename", "after the rename"])

@@ -1,7 +1,8 @@
 """Host memory, open files and threads over many epochs of a tiny set: python benchmarks/memory.py --epochs 200 --out FOLDER.
 
 Two ranks on the CPU with a loader process each, a tiny network in the place of yolo9's, a validation and a checkpoint every epoch. After each epoch
-of rank 0 the whole tree of processes is measured: proportional set size (shared pages counted once), number of open files, number of threads.
+of rank 0 the whole tree of processes is measured: proportional set size without mapped files (pages that its processes share count once; those of
+libraries depend on who else uses them), number of open files, number of threads.
 Writes memory.csv and memory.png. Ends with exit code 1 where the last quarter of the run is more than 5 % above the second one.
 """
 
@@ -50,8 +51,10 @@ class Meter(Listener):
 
 def measure(process: psutil.Process) -> tuple[int, int, int] | None:
     try:
-        return process.memory_full_info().pss, process.num_fds(), process.num_threads()
-    except psutil.NoSuchProcess:
+        lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+        kib = sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+        return kib * 1024, process.num_fds(), process.num_threads()
+    except (psutil.NoSuchProcess, OSError):
         return None
 
 

@@ -14,7 +14,7 @@ from launch.errors import SpawnGuardError
 from launch.failure import Failure, as_exception, first, read_report
 from launch.guard import GUARD_SENTENCE
 from launch.interrupts import Interrupts
-from launch.leaving import EXIT_CODES, NOW, name_of
+from launch.leaving import EXIT_CODES, NOW, SIGNALS, name_of
 from launch.lifeline import kill_group
 from launch.output import RankOutput, tail
 from launch.worker import Job
@@ -82,6 +82,11 @@ class Supervisor:
 
     def _check_leaving(self) -> None:
         """Raise what ends the program when the ranks have left because of a signal, whichever process got it, or took too long to."""
+        for rank, process in enumerate(self.processes):
+            number = -(exit_code(process) or 0)
+            if number in SIGNALS and not self.job.done(rank).exists():  # it came before the rank could hear it, and there is nothing to save
+                log.warning("Rank %d left because of %s", rank, name_of(number))
+                raise self.interrupts.ending(self._leaving or number)
         left = [rank for rank in range(len(self.processes)) if self.job.left(rank).exists()]
         if left and not self._leaving:
             rank = left[0]

@@ -30,6 +30,13 @@ if __name__ == "__main__":
         sys.exit(130)
 """
 
+SLOW_IMPORT = """
+import os, pathlib, threading
+if __name__ == "__mp_main__":
+    pathlib.Path(f"pid-{os.getpid()}").touch()
+    threading.Event().wait()
+"""
+
 # A session of its own, with standard input as its controlling terminal, which turns the byte 3 into SIGINT for the foreground group.
 TAKE_TERMINAL = "import fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 
@@ -82,6 +89,16 @@ def test_a_signal_to_one_rank_ends_everybody_with_its_exit_code(script, tmp_path
     assert process.returncode == 128 + signal.SIGUSR2
     assert alive(pids) == []
     assert err.count("Rank 1 left because of SIGUSR2") == 1 and "Traceback" not in err, err
+
+
+def test_a_signal_to_a_rank_that_is_still_importing_ends_everybody_with_its_exit_code(script, tmp_path):
+    """Until its import is over a rank has no handler, and the signal kills it."""
+    process = script(SLOW_IMPORT + SCRIPT, str(tmp_path))
+    until(lambda: list(tmp_path.glob("pid-*")), "a rank that imports")
+    os.kill(int(next(tmp_path.glob("pid-*")).name.removeprefix("pid-")), signal.SIGUSR1)
+    _, err = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 128 + signal.SIGUSR1
+    assert "left because of SIGUSR1" in err and "Traceback" not in err, err
 
 
 def test_ranks_that_do_not_leave_in_time_are_ended_and_leave_no_folder(script, tmp_path):
