@@ -74,7 +74,7 @@ def draw(rows: list[dict[str, float]], path: Path) -> None:
     epochs = [row["epoch"] for row in rows]
     axes[0].plot(epochs, [row["memory_mib"] for row in rows])
     axes[0].set_ylabel("memory of all processes, MiB")
-    axes[0].set_ylim(bottom=0)
+    axes[0].set_ylim(0, 1.25 * max(row["memory_mib"] for row in rows))
     for name in ("open_files", "threads", "processes"):
         axes[1].plot(epochs, [row[name] for row in rows], label=name.replace("_", " "))
     axes[1].set_ylim(bottom=0)
