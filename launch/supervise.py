@@ -140,7 +140,7 @@ class Supervisor:
             if self.job.done(rank).exists():
                 continue
             report = read_report(self.job.error(rank))
-            if self.job.left(rank).exists() or (report is None and code is None):
+            if self.job.left(rank).exists() or -(code or 0) in SIGNALS or (report is None and code is None):  # asked to leave, or going on
                 continue
             if code is not None and self.guard_note.exists():
                 raise SpawnGuardError(GUARD_SENTENCE)
