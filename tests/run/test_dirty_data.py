@@ -93,7 +93,9 @@ def test_it_trains_on_two_ranks_with_finite_numbers_and_not_a_byte_of_it_changes
     written = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert written and all(p.is_relative_to(folder) for p in written)
     assert not [p for p in written if "evil" in p.name or "script" in p.name]
-    assert not [p for p in written if p.suffix in (".html", ".htm", ".svg")], "no file in which names could be markup"
+    pages = [p for p in written if p.suffix in (".html", ".htm", ".svg")]
+    assert pages == [folder / "report.html"]  # the one file in which a name could be markup
+    assert not [name for name in NAMES if "<" in name and name in pages[0].read_text(encoding="utf-8")]
     assert (folder / "plots" / "labels.png").exists()
     assert LibreYOLO(folder / "weights" / "last.pt").names == dict(enumerate(NAMES))
 
