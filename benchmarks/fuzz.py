@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -93,7 +94,7 @@ def mutated(seed: bytes, other: bytes, draw: random.Random) -> bytes:
     return bytes(text[:MAX_BYTES])
 
 
-class Target:
+class Target(ABC):
     """A reader under test in a folder of its own, which holds pictures, labels and a list to be found."""
 
     seeds: tuple[bytes, ...]
@@ -106,8 +107,9 @@ class Target:
             Image.new("RGB", (8, 4)).save(path)
         (folder / "list.txt").write_text("images/a.png\n")
 
+    @abstractmethod
     def read(self, raw: bytes) -> None:
-        raise NotImplementedError
+        """Read the bytes as the reader under test does, and check what it made of them; a UserError is as good."""
 
 
 class Labels(Target):

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 from libreyolo.assembly import detect_check
-from libreyolo.assembly.parts import Seat
+from libreyolo.assembly.splits import Splits
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection import load_detection
 from libreyolo.data.detection_loader import eval_loader, train_loader
 from libreyolo.data.image_set import ImageSet
-from libreyolo.data.picture_cache import RamPictures
 from libreyolo.errors import UserError
-from libreyolo.interfaces.batch import DetectionBatch
 from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -26,7 +24,7 @@ from libreyolo.recipe.checks import image_hw
 R = TypeVar("R", bound=BoxesRecipe)
 
 
-class BoxData(Generic[R]):
+class BoxData(Splits[R, ImageSet]):
     """A run's pictures with boxes; reads and checks them when it is made. Raises UserError for what is wrong with them."""
 
     def __init__(self, family: Family, recipe: R, spec: InputSpec, cwd: Path) -> None:
@@ -45,60 +43,17 @@ class BoxData(Generic[R]):
         if recipe.num_classes not in (None, len(self.names)):
             raise UserError(f"num_classes={recipe.num_classes}, but {self.data.yaml_path} has {len(self.names)} classes; leave it out.")
 
-    def train_loader(self, seat: Seat, batch: int) -> Loader:
+    def training_batches(self, **seat: Any) -> Loader:
         recipe = self.recipe
-        return train_loader(
-            self.data.train,
-            self._augmentation(),
-            batch=batch,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            seed=recipe.seed,
-            workers=seat.workers(recipe.workers),
-            device=seat.device,
-            class_balanced=recipe.class_balanced,
-            min_samples=recipe.min_samples,
-        )
+        options: dict[str, Any] = {"seed": recipe.seed, "class_balanced": recipe.class_balanced, "min_samples": recipe.min_samples}
+        return train_loader(self.data.train, self._augmentation(), **options, **seat)
 
-    def val_loader(self, seat: Seat, batch: int, split: str = "val") -> Loader | None:
-        judged = self.split(split)
-        if judged is None:
-            return None
-        return eval_loader(
-            judged,
-            imgsz=self.hw,
-            spec=self.spec,
-            batch=batch,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            workers=seat.workers(self.recipe.workers),
-            device=seat.device,
-        )
-
-    def split(self, name: str) -> ImageSet | None:
-        """Return the training, validation or test pictures. Raises UserError for another name."""
-        if name not in ("train", "val", "test"):
-            raise UserError(f"split={name} is not known: choose train, val or test.")
-        found: ImageSet | None = getattr(self.data, name)
-        return found
-
-    def example(self) -> Path:
-        return (self.data.val or self.data.train).path(0)
+    def judged_batches(self, judged: ImageSet, **seat: Any) -> Loader:
+        return eval_loader(judged, imgsz=self.hw, spec=self.spec, **seat)
 
     @classmethod
     def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
         return detect_check.check(data, cwd=cwd)
-
-    def first_batch(self, epoch: int) -> DetectionBatch:
-        """Return the first training batch of an epoch (at most 16 pictures), on the CPU."""
-        batch = min(self.recipe.batch, 16)
-        loader = train_loader(self.data.train, self._augmentation(), batch=batch, seed=self.recipe.seed)
-        return next(iter(loader.epoch(epoch)))
-
-    def close(self) -> None:
-        for images in (self.data.train, self.data.val):
-            if isinstance(getattr(images, "cache", None), RamPictures):
-                images.cache.close()  # type: ignore[union-attr]
 
     def _augmentation(self) -> AugmentSettings:
         """Return the recipe's augmentation; its fields are named as the recipe's keys."""

@@ -6,21 +6,19 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from PIL import Image
 
+from libreyolo.assembly.class_weights import class_weights
 from libreyolo.assembly.classify_pictures import ClassifyPictures
 from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
+from libreyolo.assembly.splits import Splits
 from libreyolo.data.augment.crop import enough_hw
 from libreyolo.data.class_check import check_classes
 from libreyolo.data.classify import load_classify
 from libreyolo.data.classify_loader import ClassifySettings, centre_batch, eval_loader, train_loader
 from libreyolo.data.decode import decode_picture
 from libreyolo.data.image_set import ImageSet
-from libreyolo.data.picture_cache import RamPictures
 from libreyolo.errors import UserError
-from libreyolo.interfaces.batch import ClassifyBatch
 from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
@@ -35,7 +33,7 @@ from libreyolo.tasks.classification import ClassificationTask
 LAST_STRIDE = 32  # of every classifier's last map: an input of one such square leaves one number a channel
 
 
-class ClassifyAssembly:
+class ClassifyAssembly(Splits[ClassifyRecipe, ImageSet]):
     """A classification run's data and what is made from it."""
 
     def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
@@ -59,57 +57,29 @@ class ClassifyAssembly:
         refuse_unknown(evaluation, (), "judging classes")
         judged = self.split(split)
         return ClassificationTask(
-            criterion=self.family.loss.build(len(self.names), **self.recipe.loss_options(), class_weights=self._class_weights()),
+            criterion=self.family.loss.build(
+                len(self.names), **self.recipe.loss_options(), class_weights=class_weights(self.data.train.labels_histogram(), self.recipe.cls_pw)
+            ),
             classify=self.family.decode.classify,
             spec=self.spec,
             names=self.names,
             truth=judged.label_rows if judged is not None else None,
         )
 
-    def train_loader(self, seat: Seat, batch: int) -> Loader:
+    def training_batches(self, **seat: Any) -> Loader:
         recipe = self.recipe
+        options: dict[str, Any] = {"seed": recipe.seed, "class_balanced": recipe.class_balanced, "min_samples": recipe.min_samples}
+        return train_loader(self.data.train, self.settings, self.spec, **options, **seat)
+
+    def judged_batches(self, judged: ImageSet, **seat: Any) -> Loader:
+        return eval_loader(judged, imgsz=self.hw, spec=self.spec, **seat)
+
+    def train_loader(self, seat: Seat, batch: int) -> Loader:
         self._refuse_single_numbers(batch, seat.world_size)
-        return train_loader(
-            self.data.train,
-            self.settings,
-            self.spec,
-            batch=batch,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            seed=recipe.seed,
-            workers=seat.workers(recipe.workers),
-            device=seat.device,
-            class_balanced=recipe.class_balanced,
-            min_samples=recipe.min_samples,
-        )
-
-    def val_loader(self, seat: Seat, batch: int, split: str = "val") -> Loader | None:
-        judged = self.split(split)
-        if judged is None:
-            return None
-        return eval_loader(
-            judged,
-            imgsz=self.hw,
-            spec=self.spec,
-            batch=batch,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            workers=seat.workers(self.recipe.workers),
-            device=seat.device,
-        )
-
-    def split(self, name: str) -> ImageSet | None:
-        """Return the training, validation or test pictures. Raises UserError for another name."""
-        if name not in ("train", "val", "test"):
-            raise UserError(f"split={name} is not known: choose train, val or test.")
-        found: ImageSet | None = getattr(self.data, name)
-        return found
-
-    def example(self) -> Path:
-        return (self.data.val or self.data.train).path(0)
+        return super().train_loader(seat, batch)
 
     def pictures(self, run_dir: Path) -> list[Listener]:
-        return [ClassifyPictures(run_dir, self.names, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples)]
+        return [ClassifyPictures(run_dir, self.names, self.data, first_batch=self.first_batch, samples=self.recipe.plot_samples)]
 
     @classmethod
     def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
@@ -129,28 +99,11 @@ class ClassifyAssembly:
             report.draw_samples = lambda target: draw_samples([(Image.fromarray(decode_picture(path)), (), name) for path, name in samples], target)
         return report
 
-    def close(self) -> None:
-        for images in (self.data.train, self.data.val):
-            if isinstance(getattr(images, "cache", None), RamPictures):
-                images.cache.close()  # type: ignore[union-attr]
-
-    def _first_batch(self, epoch: int) -> ClassifyBatch:
-        """Return the first training batch of an epoch (at most 16 pictures), on the CPU."""
-        loader = train_loader(self.data.train, self.settings, self.spec, batch=min(self.recipe.batch, 16), seed=self.recipe.seed)
-        return next(iter(loader.epoch(epoch)))
-
     def _settings(self) -> ClassifySettings:
         """Return the recipe's augmentation; its fields are named as the recipe's keys."""
         own = {f.name: getattr(self.recipe, f.name) for f in fields(ClassifySettings) if hasattr(self.recipe, f.name)}
         scale = (self.recipe.scale[0], self.recipe.scale[1])
         return ClassifySettings(**{**own, "imgsz": self.hw, "scale": scale, "source_hw": enough_hw(self.hw, scale)})
-
-    def _class_weights(self) -> torch.Tensor | None:
-        """Return weights by class, inverse frequency to the power `cls_pw`, with mean 1; None where all are 1."""
-        if self.recipe.cls_pw == 0:
-            return None
-        weights = self.data.train.labels_histogram().astype(np.float64) ** -self.recipe.cls_pw
-        return torch.from_numpy(weights / weights.mean()).float()
 
     def _refuse_single_numbers(self, batch: int, world_size: int) -> None:
         """Raise where BatchNorm would see a single number of each channel, of which it can take no statistics."""

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from libreyolo.assembly.boxes import BoxData, refuse_classes
+from libreyolo.assembly.class_weights import class_weights
 from libreyolo.assembly.detect_pictures import DetectionPictures
 from libreyolo.assembly.parts import Predictor, refuse_unknown
 from libreyolo.data.detection_loader import letterbox_batch
@@ -34,7 +32,8 @@ class DetectionAssembly(BoxData[DetectionRecipe]):
         for name in ("conf", "iou"):
             checks.in_range(name, evaluation.get(name, 0.0), 0.0, 1.0)
         judged = self.split(split)
-        criterion = self.family.loss.build(len(self.names), **self.recipe.loss_options(), class_weights=self._class_weights())
+        weights = class_weights(self.data.train.labels_histogram(), self.recipe.cls_pw)
+        criterion = self.family.loss.build(len(self.names), **self.recipe.loss_options(), class_weights=weights)
         settings: dict[str, Any] = {
             "max_det": self.recipe.max_det,
             "eval_max_det": self.recipe.eval_max_det,
@@ -66,14 +65,6 @@ class DetectionAssembly(BoxData[DetectionRecipe]):
             prepare=lambda pictures, hw: letterbox_batch(pictures, hw, spec),
             result=lambda picture, detections, path: DetectionResult(picture, names, path, detections),
         )
-
-    def _class_weights(self) -> torch.Tensor | None:
-        """Return weights by class, inverse frequency to the power `cls_pw`, with mean 1; None where all are 1."""
-        if self.recipe.cls_pw == 0:
-            return None
-        counts = np.maximum(self.data.train.labels_histogram(), 1).astype(np.float64)
-        weights = (1.0 / counts) ** self.recipe.cls_pw
-        return torch.from_numpy(weights / weights.mean()).float()
 
 
 PREDICTION: dict[str, Any] = {"conf": 0.25, "iou": 0.45, "max_det": 300, "classes": None}

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from libreyolo.assembly import restore_check
-from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
+from libreyolo.assembly.parts import Predictor, refuse_unknown
 from libreyolo.assembly.restore_pictures import RestorePictures
+from libreyolo.assembly.splits import Splits
 from libreyolo.data.augment.pair import PairSettings
 from libreyolo.data.pair_set import PairSet
 from libreyolo.data.restore import load_restore
 from libreyolo.data.restore_loader import eval_loader, train_loader, whole_batch
-from libreyolo.errors import UserError
-from libreyolo.interfaces.batch import RestoreBatch
 from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
@@ -26,7 +25,7 @@ from libreyolo.results import RestoreResult
 from libreyolo.tasks.restore import RestoreTask
 
 
-class RestoreAssembly:
+class RestoreAssembly(Splits[RestoreRecipe, PairSet]):
     """A restoration run's data and what is made from it. There are no classes: `names` is empty."""
 
     def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
@@ -50,44 +49,15 @@ class RestoreAssembly:
             keep_worst=self.recipe.plot_samples if self.recipe.save_plots else 0,
         )
 
-    def train_loader(self, seat: Seat, batch: int) -> Loader:
-        recipe = self.recipe
-        return train_loader(
-            self.data.train,
-            self._settings(),
-            batch=batch,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            seed=recipe.seed,
-            workers=seat.workers(recipe.workers),
-            device=seat.device,
-            min_samples=recipe.min_samples,
-        )
+    def training_batches(self, **seat: Any) -> Loader:
+        return train_loader(self.data.train, self._settings(), seed=self.recipe.seed, min_samples=self.recipe.min_samples, **seat)
 
-    def val_loader(self, seat: Seat, batch: int, split: str = "val") -> Loader | None:
-        judged = self.split(split)
-        if judged is None:
-            return None
-        return eval_loader(
-            judged,
-            stride=self.spec.stride,
-            batch=batch,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            workers=seat.workers(self.recipe.workers),
-            device=seat.device,
-        )
-
-    def split(self, name: str) -> PairSet | None:
-        """Return the training, validation or test pairs. Raises UserError for another name."""
-        if name not in ("train", "val", "test"):
-            raise UserError(f"split={name} is not known: choose train, val or test.")
-        found: PairSet | None = getattr(self.data, name)
-        return found
+    def judged_batches(self, judged: PairSet, **seat: Any) -> Loader:
+        return eval_loader(judged, stride=self.spec.stride, **seat)
 
     def pictures(self, run_dir: Path) -> list[Listener]:
         crop = image_hw(self.recipe.imgsz)
-        return [RestorePictures(run_dir, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples, crop=crop)]
+        return [RestorePictures(run_dir, self.data, first_batch=self.first_batch, samples=self.recipe.plot_samples, crop=crop)]
 
     @classmethod
     def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
@@ -100,17 +70,9 @@ class RestoreAssembly:
             result=lambda picture, restored, path: RestoreResult(picture, {}, path, to_uint8(restored.pixels)),
         )
 
-    def example(self) -> Path:
-        return (self.data.val or self.data.train).path(0)
-
     @classmethod
     def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
         return restore_check.check(data, cwd=cwd)
-
-    def _first_batch(self, epoch: int) -> RestoreBatch:
-        """Return the first training batch of an epoch (at most 16 pairs), on the CPU."""
-        loader = train_loader(self.data.train, self._settings(), batch=min(self.recipe.batch, 16), seed=self.recipe.seed)
-        return next(iter(loader.epoch(epoch)))
 
     def _settings(self) -> PairSettings:
         recipe = self.recipe

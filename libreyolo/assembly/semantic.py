@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from libreyolo.assembly import semantic_check
-from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
+from libreyolo.assembly.parts import Predictor, refuse_unknown
 from libreyolo.assembly.semantic_pictures import SemanticPictures
+from libreyolo.assembly.splits import Splits
 from libreyolo.data.augment.rescale_crop import CropSettings
 from libreyolo.data.masked_set import MaskedSet
-from libreyolo.data.picture_cache import RamPictures
 from libreyolo.data.semantic import load_semantic
 from libreyolo.data.semantic_loader import eval_loader, train_loader, whole_pictures
 from libreyolo.errors import UserError
-from libreyolo.interfaces.batch import SemanticBatch
 from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
@@ -27,7 +26,7 @@ from libreyolo.results import SemanticResult
 from libreyolo.tasks.semantic import SemanticTask
 
 
-class SemanticAssembly:
+class SemanticAssembly(Splits[SemanticRecipe, MaskedSet]):
     """A segmentation run's data and what is made from it."""
 
     def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
@@ -56,48 +55,15 @@ class SemanticAssembly:
             samples=self.recipe.plot_samples if self.recipe.save_plots else 0,
         )
 
-    def train_loader(self, seat: Seat, batch: int) -> Loader:
-        recipe = self.recipe
-        return train_loader(
-            self.data.train,
-            self._augmentation(),
-            self.spec,
-            batch=batch,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            seed=recipe.seed,
-            workers=seat.workers(recipe.workers),
-            device=seat.device,
-            min_samples=recipe.min_samples,
-        )
+    def training_batches(self, **seat: Any) -> Loader:
+        options: dict[str, Any] = {"seed": self.recipe.seed, "min_samples": self.recipe.min_samples}
+        return train_loader(self.data.train, self._augmentation(), self.spec, **options, **seat)
 
-    def val_loader(self, seat: Seat, batch: int, split: str = "val") -> Loader | None:
-        judged = self.split(split)
-        if judged is None:
-            return None
-        return eval_loader(
-            judged,
-            imgsz=image_hw(self.recipe.judged_imgsz),
-            spec=self.spec,
-            batch=batch,
-            rank=seat.rank,
-            world_size=seat.world_size,
-            workers=seat.workers(self.recipe.workers),
-            device=seat.device,
-        )
-
-    def split(self, name: str) -> MaskedSet | None:
-        """Return the training, validation or test pictures. Raises UserError for another name."""
-        if name not in ("train", "val", "test"):
-            raise UserError(f"split={name} is not known: choose train, val or test.")
-        found: MaskedSet | None = getattr(self.data, name)
-        return found
-
-    def example(self) -> Path:
-        return (self.data.val or self.data.train).path(0)
+    def judged_batches(self, judged: MaskedSet, **seat: Any) -> Loader:
+        return eval_loader(judged, imgsz=image_hw(self.recipe.judged_imgsz), spec=self.spec, **seat)
 
     def pictures(self, run_dir: Path) -> list[Listener]:
-        return [SemanticPictures(run_dir, self.names, self.data, first_batch=self._first_batch, samples=self.recipe.plot_samples)]
+        return [SemanticPictures(run_dir, self.names, self.data, first_batch=self.first_batch, samples=self.recipe.plot_samples)]
 
     @classmethod
     def predictor(cls, family: Family, spec: InputSpec, names: dict[int, str], **settings: Any) -> Predictor:
@@ -113,17 +79,6 @@ class SemanticAssembly:
     @classmethod
     def check(cls, data: str | Path, *, cwd: Path) -> DataReport:
         return semantic_check.check(data, cwd=cwd)
-
-    def close(self) -> None:
-        for pictures in (self.data.train, self.data.val):
-            if isinstance(getattr(pictures, "cache", None), RamPictures):
-                pictures.cache.close()  # type: ignore[union-attr]
-
-    def _first_batch(self, epoch: int) -> SemanticBatch:
-        """Return the first training batch of an epoch (at most 16 pictures), on the CPU."""
-        batch = min(self.recipe.batch, 16)
-        loader = train_loader(self.data.train, self._augmentation(), self.spec, batch=batch, seed=self.recipe.seed)
-        return next(iter(loader.epoch(epoch)))
 
     def _augmentation(self) -> CropSettings:
         """Return the recipe's augmentation; its fields are named as the recipe's keys."""

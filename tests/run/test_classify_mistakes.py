@@ -67,7 +67,7 @@ def test_one_picture_on_each_rank_is_enough_where_the_last_map_has_more_than_one
 def test_class_weights_are_inverse_frequencies_with_mean_1(tmp_path: Path) -> None:
     root = make_class_shapes(tmp_path / "set", num_train=8, num_val=2, size=32).parent  # two classes with 2 pictures, four with 1
     recipe = schema.resolve(FAMILY, "18", {"data": str(root), "cls_pw": 1.0})
-    weights = ClassifyAssembly(FAMILY, recipe, FAMILY.input, root)._class_weights()
+    weights = ClassifyAssembly(FAMILY, recipe, FAMILY.input, root).task().criterion.class_weights
     assert weights is not None
     by_name = dict(zip(["circle", "cross", "ring", "square", "star", "triangle"], weights.tolist(), strict=True))
     assert float(weights.mean()) == pytest.approx(1.0)

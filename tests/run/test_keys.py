@@ -97,10 +97,10 @@ def test_classes_keeps_only_those_without_renumbering(tiny: Path, tmp_path: Path
 
 def test_class_weights_are_inverse_frequencies_to_the_given_power_with_mean_1(tiny: Path, tmp_path: Path) -> None:
     """The set has 8 boxes of class 0 and 4 of class 1: to the power 0.5 the weights stand as 1 to the root of 2."""
-    weights = assembly(tiny, tmp_path, cls_pw=0.5)._class_weights()
+    weights = assembly(tiny, tmp_path, cls_pw=0.5).task().criterion.class_weights
     assert weights.mean().item() == pytest.approx(1.0)
     assert (weights[1] / weights[0]).item() == pytest.approx(2**0.5)
-    assert assembly(tiny, tmp_path, cls_pw=0.0)._class_weights() is None
+    assert assembly(tiny, tmp_path, cls_pw=0.0).task().criterion.class_weights is None
 
 
 def first_batch(found: Any) -> Tensor:

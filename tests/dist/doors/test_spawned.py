@@ -131,6 +131,7 @@ def test_results_and_best_weights_come_back_to_the_caller(told):
 
 
 def test_predict_works_after_the_class_count_has_changed(told):
+    # max_det=5 at conf=0: boxes of so short a training overlap, and suppression leaves fewer on some machines.
     assert 1 <= len(told["scores"]) <= 5 and set(told["labels"]) <= {0, 1}
 
 
