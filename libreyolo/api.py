@@ -232,12 +232,12 @@ class LibreYOLO:
         launch.require_spawn_support(
             self.family.name, self.family.spawns, f'LibreYOLO("{self.family.name}{self.size}").train', placement.num_processes
         )
-        job = autobatch.settled(job, torch.device(placement.device_for(0)), placement.num_processes)
+        asked, job = job, autobatch.settled(job, torch.device(placement.device_for(0)), placement.num_processes)
         launch.check_divisible(job.recipe.batch, placement.num_processes)
         launch.choose_backend(placement.device_for(0), job.recipe.backend)  # one that can't be used is an error now, not in a worker
         # The workers' model is a plain weights file and the newest run may be another by then: they are told the checkpoint itself.
         arguments = {**typed, "resume": str(job.resumed.path) if job.resumed else False, "weights": self._origin or None}
-        if job.recipe.batch != typed.get("batch"):  # measured here, once: every worker gets a plain number
+        if job is not asked:  # measured here, once: every worker gets a plain number
             arguments["batch"] = job.recipe.batch
         order = _Order(f"{self.family.name}{self.size}", arguments, list(job.callbacks), place, job.note)
         launch.check_can_spawn(_train_worker, (order,))
