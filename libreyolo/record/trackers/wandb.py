@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +61,21 @@ class Wandb(Tracker):
             raise PermissionError("no API key: run wandb login, or set WANDB_API_KEY")
         run = self.run
         run.run_dir.mkdir(parents=True, exist_ok=True)
-        return self.package.init(
-            project=None if "WANDB_PROJECT" in os.environ else PROJECT,
-            name=None if "WANDB_NAME" in os.environ else run.name,
-            group=self.memory.group or None,
-            tags=list(run.tags) or None,
-            dir=str(run.run_dir),
-            config=run.config,
-            id=self.memory.id,
-            resume="allow" if self.memory.id else None,
-            allow_val_change=True,
-            reinit="create_new",
-            settings=self._settings(),
-            **mode,
-        )
+        with _quiet_debug_log():
+            return self.package.init(
+                project=None if "WANDB_PROJECT" in os.environ else PROJECT,
+                name=None if "WANDB_NAME" in os.environ else run.name,
+                group=self.memory.group or None,
+                tags=list(run.tags) or None,
+                dir=str(run.run_dir),
+                config=run.config,
+                id=self.memory.id,
+                resume="allow" if self.memory.id else None,
+                allow_val_change=True,
+                reinit="create_new",
+                settings=self._settings(),
+                **mode,
+            )
 
     def _settings(self) -> Any:
         """Return wandb's settings: quiet beside the progress, and no wait without an end, as far as this version knows them."""
@@ -93,3 +96,23 @@ class Wandb(Tracker):
             return bool(self.package.login(prompt=False))
         except TypeError:  # a version without `prompt`
             return bool(self.package.api.api_key)
+
+
+@contextmanager
+def _quiet_debug_log() -> Iterator[None]:
+    """Let the log files that wandb opens meanwhile be silent about their own failures.
+
+    wandb tells its debug.log of all it does; on a full disk Python would print a traceback for each of these lines, beside our one warning.
+    """
+    logger = logging.getLogger("wandb")
+    add = logger.addHandler
+
+    def add_quietly(handler: logging.Handler) -> None:
+        handler.handleError = lambda record: None  # type: ignore[method-assign]
+        add(handler)
+
+    logger.addHandler = add_quietly  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del logger.addHandler

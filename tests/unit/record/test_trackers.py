@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import sys
 import threading
@@ -158,6 +159,27 @@ def test_a_run_that_cannot_go_online_is_kept_offline_with_one_warning(wandb, tmp
     assert warning == (
         f"wandb could not go online (ConnectionError: no network); the run is kept offline: send it with wandb sync {tmp_path}/wandb/run-1"
     )
+    assert [step for step, _ in wandb.runs[0]["logged"]] == [1, 2]
+
+
+def test_what_wandb_cannot_note_in_its_own_debug_log_is_told_to_nobody(wandb, run_epochs, tmp_path, monkeypatch, capsys):
+    def refuse(text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    logger, init = logging.getLogger("wandb"), wandb.init
+    full = logging.StreamHandler(SimpleNamespace(write=refuse))
+
+    def init_with_a_log(**kwargs: Any) -> SimpleNamespace:
+        logger.addHandler(full)
+        logger.error("a run begins")
+        return init(**kwargs)
+
+    monkeypatch.setattr(wandb, "init", init_with_a_log)
+    run_epochs(listeners("wandb", tmp_path), tmp_path, 2)
+    logger.error("something later")
+    logger.removeHandler(full)
+    assert "Logging error" not in capsys.readouterr().err
+    assert logger.addHandler.__func__ is logging.Logger.addHandler  # as it was
     assert [step for step, _ in wandb.runs[0]["logged"]] == [1, 2]
 
 
@@ -375,25 +397,35 @@ def test_tensorboard_files_hold_each_epoch_once_after_a_resume_and_after_a_new_s
     assert scalars(tmp_path) == [(1, 8.0), (2, 4.0)]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of tensorboard's own thread
-def test_a_disk_without_room_costs_one_warning(run_epochs, tmp_path, monkeypatch, caplog):
+def test_a_disk_without_room_costs_one_warning_and_what_is_there_can_still_be_read(tmp_path, monkeypatch, caplog):
     pytest.importorskip("tensorboard")
-    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    (tmp_path / "run").mkdir()
-    write, room = RecordWriter.write, [3]
+    class SmallDisk(io.FileIO):
+        """Takes `room` bytes in all."""
 
-    def full(self: Any, data: bytes) -> None:
-        if room[0] == 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        room[0] -= 1
-        write(self, data)
+        room = 1000
 
-    monkeypatch.setattr(RecordWriter, "write", full)
+        def write(self, data: Any) -> int:
+            took = super().write(data[: SmallDisk.room])
+            SmallDisk.room -= took
+            if took < len(data) and SmallDisk.room == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return took
+
+    opened = Path.open
+    small = lambda path, *a, **kw: SmallDisk(path, "ab") if path.parent.name == "tensorboard" else opened(path, *a, **kw)  # noqa: E731
+    monkeypatch.setattr(Path, "open", small)
+    table, together = listeners("tensorboard", tmp_path)
+    table.on_train_start(start_event(tmp_path))
+    together.on_train_start(start_event(tmp_path))
     with caplog.at_level(logging.WARNING):
-        run_epochs(listeners("tensorboard", tmp_path / "run"), tmp_path / "run", 5)
+        for number in range(1, 6):
+            epoch(together, number)
+        together.trackers[0]._background.put(lambda: setattr(SmallDisk, "room", 10_000))  # somebody tidies up
+        together.on_train_end(TrainEnd(tmp_path, {}))
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith("tensorboard failed (OSError: [Errno 28] No space left on device); training goes on")
+    assert [step for step, _ in scalars(tmp_path)] == [1, 2, 3, 4, 5]
 
 
 def test_a_folder_that_cannot_be_made_costs_one_warning(run_epochs, tmp_path, caplog):
