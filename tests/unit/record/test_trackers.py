@@ -19,7 +19,9 @@ from libreyolo.interfaces.events import CheckpointSaved, EpochEnd, Listener, Tra
 from libreyolo.record.tables import ResultsTable
 from libreyolo.record.trackers import TrackedRun, Tracker, base, numbers_of, require_packages, trackers_of
 from libreyolo.record.trackers.mlflow import allowed_name
+from libreyolo.record.trackers.base import SECONDS_WITH_A_CHECKPOINT
 from libreyolo.record.trackers.together import SECONDS_WHEN_INTERRUPTED
+from libreyolo.record.trackers.wandb import SECONDS_TO_FINISH, SECONDS_TO_STORE
 from tests.unit.record.conftest import row_of, start_event
 
 
@@ -51,9 +53,17 @@ class FakeWandb(ModuleType):
         self.runs: list[dict[str, Any]] = []
         self.broken: Callable[[], None] = lambda: None
         self.key = True
+        self.global_settings = SimpleNamespace(mode="online")
+        self.stored: list[tuple[str, float | None]] = []  # files, and how long was waited for each
+
+    def Artifact(self, name: str, type: str) -> SimpleNamespace:
+        return SimpleNamespace(add_file=lambda path, name: self.stored.append((path, None)))
 
     def setup(self) -> SimpleNamespace:
-        return SimpleNamespace(settings=SimpleNamespace(mode="online"))
+        return SimpleNamespace(settings=self.global_settings)
+
+    def termsetup(self, settings: SimpleNamespace, logger: Any) -> None:
+        self.speech = (settings, logger)
 
     def login(self, prompt: bool) -> bool:
         assert not prompt
@@ -63,7 +73,7 @@ class FakeWandb(ModuleType):
         offline = kwargs.get("mode") == "offline"
         if not offline:
             self.broken()
-        run: dict[str, Any] = {"init": kwargs, "logged": [], "exit_code": None, "artifacts": []}
+        run: dict[str, Any] = {"init": kwargs, "logged": [], "exit_code": None}
         earlier = [step for old in self.runs if kwargs["id"] for step, _ in old["logged"]] if not offline else []
         self.runs.append(run)
 
@@ -79,7 +89,7 @@ class FakeWandb(ModuleType):
             url="https://wandb.test/id7",
             dir=f"{kwargs['dir']}/wandb/run-1/files",
             log=log,
-            log_artifact=lambda artifact: run["artifacts"].append(artifact),
+            log_artifact=lambda artifact: SimpleNamespace(wait=lambda timeout: self.stored.append((self.stored.pop()[0], timeout))),
             finish=lambda exit_code: run.update(exit_code=exit_code),
         )
 
@@ -181,6 +191,28 @@ def test_what_wandb_cannot_note_in_its_own_debug_log_is_told_to_nobody(wandb, ru
     assert "Logging error" not in capsys.readouterr().err
     assert logger.addHandler.__func__ is logging.Logger.addHandler  # as it was
     assert [step for step, _ in wandb.runs[0]["logged"]] == [1, 2]
+
+
+def test_what_wandb_itself_warns_about_is_the_one_warning_and_afterwards_it_speaks_for_itself_again(wandb, tmp_path, caplog):
+    tracker = trackers_of(["wandb"], tracked(tmp_path))
+    tracker.on_train_start(start_event(tmp_path))
+    tracker.trackers[0]._background.put(lambda: [wandb.speech[1].warning(f"wandb: WARNING {words}") for words in ("No room.", "Really none.")])
+    tracker.on_train_end(TrainEnd(tmp_path, {}))
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert warning == "wandb: No room. Training goes on, and results.csv has every number."
+    assert wandb.speech == (wandb.global_settings, None)
+
+
+@pytest.mark.parametrize(("mode", "seconds"), [("online", SECONDS_TO_STORE), ("offline", None)])
+def test_wandb_waits_for_the_best_checkpoint_where_there_is_somebody_to_take_it(wandb, tmp_path, monkeypatch, mode, seconds):
+    init = wandb.init
+    monkeypatch.setattr(wandb, "init", lambda **kwargs: init(**kwargs, mode=mode))
+    (best := tmp_path / "best.pt").touch()
+    tracker = trackers_of(["wandb"], tracked(tmp_path, log_checkpoint=True))
+    tracker.on_train_start(start_event(tmp_path))
+    tracker.on_train_end(TrainEnd(tmp_path, {"best_checkpoint": str(best)}))
+    assert wandb.stored == [(str(best), seconds)]
+    assert SECONDS_TO_STORE + SECONDS_TO_FINISH < SECONDS_WITH_A_CHECKPOINT and SECONDS_TO_FINISH < base.SECONDS_AT_THE_END
 
 
 def test_without_a_key_wandb_never_asks_and_the_run_is_kept_offline(wandb, run_epochs, tmp_path, caplog):
