@@ -103,7 +103,9 @@ def test_val_of_the_best_weights_gives_its_row_and_predict_sees_what_val_saw(run
     row = read_results(run.folder / "results.csv")[int(best["best_epoch"]) - 1]
     model = LibreYOLO(run.folder / "weights" / "best.pt")
     found = model.val(batch=3, workers=0)
-    assert {k: v for k, v in found.items() if not k.startswith("speed/")} == {k: row[k] for k in [*(f"metrics/{m}" for m in METRICS), "metrics/fitness"]}
+    assert {k: v for k, v in found.items() if not k.startswith("speed/")} == {
+        k: row[k] for k in [*(f"metrics/{m}" for m in METRICS), "metrics/fitness"]
+    }
     results = model.predict(sorted((data / "val").glob("*/*.jpg")), batch=4)
     right = [model.names[r.top1] == r.path.parent.name for r in results if r.path]
     assert sum(right) / 7 == pytest.approx(row["metrics/accuracy_top1"])
