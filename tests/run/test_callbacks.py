@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from libreyolo import LibreYOLO
 from libreyolo.__main__ import main
 from libreyolo.errors import UserError
 from libreyolo.interfaces.events import Event, Listener
+from libreyolo.record import shell
 from libreyolo.record.tables import read_results
-from tests.run.conftest import QUICK, Run, train, train_py
+from tests.run.conftest import QUICK, ROOT, Run, train, train_py
 
 
 class Told:
@@ -172,14 +175,16 @@ def test_the_commands_at_the_end_work_as_they_are_printed(tiny: Path, tmp_path: 
     run = train(tiny, tmp_path / "a folder, with marks (2)", epochs=1)
     printed = run.log.split("What to run next:\n")[1].splitlines()
     validate, predict, go_on = [shlex.split(line)[1:] if "go on" not in line else shlex.split(line)[2:] for line in printed]
+    interpreter, script = shlex.split(shell.train())
+    assert Path(shutil.which(interpreter) or "").samefile(sys.executable) and Path(script).samefile(ROOT / "train.py")
     monkeypatch.chdir(tmp_path)
-    assert validate[:3] == predict[:3] == ["python", "-m", "libreyolo"]
+    assert validate[:3] == predict[:3] == [interpreter, "-m", "libreyolo"]
     assert main(validate[3:]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("metrics/mAP50-95 ")]
     assert float(line.split()[1]) == pytest.approx(read_results(run.folder / "results.csv")[0]["metrics/mAP50-95"], abs=5e-5)
     assert main(predict[3:]) == 0
     assert (tmp_path / "predictions" / "0.png").exists() or list((tmp_path / "predictions").iterdir())
-    assert go_on[:2] == ["python", "train.py"]
+    assert go_on[:2] == [interpreter, script]
     answer = train_py(*go_on[2:], "device=cpu", cwd=tmp_path)
     assert answer.code == 0, answer.stderr
     assert epochs_in(run) == [1, 2]

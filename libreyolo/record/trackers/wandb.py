@@ -148,9 +148,9 @@ def _quiet_debug_log() -> Iterator[None]:
     logger = logging.getLogger("wandb")
     add = logger.addHandler
 
-    def add_quietly(handler: logging.Handler) -> None:
-        handler.handleError = lambda record: None  # type: ignore[method-assign]
-        add(handler)
+    def add_quietly(hdlr: logging.Handler) -> None:
+        hdlr.handleError = lambda record: None  # type: ignore[method-assign]
+        add(hdlr)
 
     logger.addHandler = add_quietly  # type: ignore[method-assign]
     try:
