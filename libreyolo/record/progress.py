@@ -50,7 +50,7 @@ class ProgressListener(Listener):
             # Drawn only when something happened: no thread of its own beside the training.
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=40), MofNCompleteColumn())
             self._bar = _EpochBar(*columns, console=self.console, auto_refresh=False, transient=True)
-            self._task = self._bar.add_task("", total=event.steps_per_epoch, told="")
+            self._task = self._bar.add_task(f"epoch {event.start_epoch + 1}/{event.epochs}", total=event.steps_per_epoch, told="")
             self._bar.start()
 
     def on_step_end(self, event: StepEnd) -> None:

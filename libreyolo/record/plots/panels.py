@@ -127,10 +127,10 @@ def _metrics(lines: Mapping[str, Line], best_name: str, best: tuple[int, float] 
 
 
 def _is_repeated(name: str, metrics: Mapping[str, Line], best_name: str) -> bool:
-    """Return whether a metric's line is that of another one by another name. Constant lines may be equal by chance: all begin at 0."""
+    """Return whether a metric's line is that of another one by another name. Lines of nothing but 0, or 1, may be equal by chance."""
     if name.endswith(")") and metrics.get(name.split("(")[0]) == metrics[name]:
         return True
-    return name != best_name and metrics.get(best_name) == metrics[name] and len(set(metrics[name][1])) > 1
+    return name != best_name and metrics.get(best_name) == metrics[name] and set(metrics[name][1]) not in ({0.0}, {1.0})
 
 
 def _rates(lines: Mapping[str, Line]) -> Panel:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MOST_POWERS = 9  # of ten along a logarithmic axis, each with its number
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -45,7 +47,9 @@ def logarithmic(values: Sequence[float]) -> Axis:
     low, high = min(values), max(values)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1,) if last - first > 3 else (1, 2, 5)
-    all_ticks = [factor * 10.0**power for power in range(first - 1, last + 1) for factor in factors]
+    every = -(-(last - first) // MOST_POWERS)
+    powers = range(first - 1, last + 1) if every <= 1 else range(first, last + every, every)
+    all_ticks = [factor * 10.0**power for power in powers for factor in factors]
     lowest = max((t for t in all_ticks if t <= low * (1 + 1e-9)), default=low)
     highest = min((t for t in all_ticks if t >= high * (1 - 1e-9)), default=high)
     if lowest == highest:

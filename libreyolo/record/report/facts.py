@@ -15,7 +15,7 @@ import yaml
 from libreyolo.record.tables import Row, read_results
 
 # Errors whose sentence says all; a traceback names them in full, status.json by their last part.
-OWN_ERROR = re.compile(r"^(?:(?:libreyolo|launch)\.[\w.]+|UserError): ")
+OWN_ERROR = re.compile(r"^(?:(?:libreyolo|launch)\.[\w.]+|UserError|AgreedError): ")
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where libyaml is there
 
 

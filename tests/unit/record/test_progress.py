@@ -119,6 +119,7 @@ def test_on_a_terminal_a_bar_shows_the_epoch_and_the_streams_are_given_back(fail
     before = (sys.stdout, sys.stderr)
     listener = ProgressListener(Console(file=screen, force_terminal=True, width=80))
     listener.on_train_start(start_event(tmp_path))
+    assert "epoch 1/5" in screen.getvalue()  # before its first step
     listener.on_step_end(step_event(2, 10))
     text = screen.getvalue()
     assert all(part in text for part in ("epoch 2/5", "10/20", "loss 4", "100 images/s", "ETA 0:01:05"))

@@ -17,6 +17,7 @@ from libreyolo.interfaces.events import TrainEnd, TrainFailed
 from libreyolo.recipe import Recipe, recipe_fields
 from libreyolo.record import shell
 from libreyolo.record.numbers import number, setting, size
+from libreyolo.record.report.facts import read_run
 from libreyolo.record.report.html import element
 from libreyolo.record.report.listener import ReportListener
 from libreyolo.record.report.pictures import MAX_BYTES, MAX_PICTURES, MAX_WIDTH, gallery
@@ -135,6 +136,12 @@ def test_a_directory_with_missing_or_broken_files_still_has_a_page(broken, tmp_p
         (tmp_path / name).write_text(broken)
     (tmp_path / "train.log").write_text("Traceback\nlibreyolo.errors.UserError: lr0=-1 is too small.\n")
     assert {"failed", "lr0=-1 is too small."} <= set(report_of(tmp_path).words)
+
+
+@pytest.mark.parametrize("kind", ["UserError", "AgreedError"])
+def test_an_error_whose_sentence_says_all_is_shown_without_its_kind(kind, tmp_path):
+    run = make_run(tmp_path, state="failed", error=f"{kind}: the loss is not finite.")
+    assert read_run(run).error == "the loss is not finite."
 
 
 def test_pictures_are_inside_the_page_small_ones_as_they_are_and_large_ones_smaller(tmp_path):

@@ -61,6 +61,10 @@ def test_the_best_metric_leads_its_panel_and_other_names_of_a_metric_are_left_ou
     }
     panel = panels_of([row | BEST for row in rows_of(**columns)])[1]
     assert (panel.title, list(panel.lines), panel.best) == ("Validation", ["recall", "precision"], (2, 0.4))
+    first = panels_of([row | BEST for row in rows_of(**{name: values[:1] for name, values in columns.items()})])[1]
+    assert list(first.lines) == ["recall", "precision"]
+    begun = panels_of([row | BEST for row in rows_of(metrics__fitness=[0.0], metrics__recall=[0.0])])[1]
+    assert list(begun.lines) == ["recall", "fitness"]  # all begin at 0
 
 
 def test_a_metric_beyond_one_has_a_panel_of_its_own_in_front_when_it_chooses_the_best():
@@ -99,6 +103,8 @@ def test_speed_is_what_the_columns_say_else_the_time_of_an_epoch():
         (logarithmic([0.15, 3.0]), (0.1, 5.0), (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)),
         (logarithmic([1e-5, 1.0]), (1e-5, 1.0), (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)),
         (logarithmic([1.0]), (0.5, 2.0), (0.5, 1.0, 2.0)),
+        (logarithmic([1e-3, 1e18]), (1e-3, 1e18), (1e-3, 1.0, 1e3, 1e6, 1e9, 1e12, 1e15, 1e18)),
+        (logarithmic([2e-3, 2e9]), (1e-3, 1e11), (1e-3, 1e-1, 1e1, 1e3, 1e5, 1e7, 1e9, 1e11)),
     ],
 )
 def test_axes_hold_their_values_between_round_numbers(axis, ends, ticks):
