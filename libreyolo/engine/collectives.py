@@ -96,6 +96,15 @@ def gather_objects(value: Any) -> list[Any] | None:
     return box
 
 
+def all_objects(value: Any) -> list[Any]:
+    """Return every rank's value in rank order, on every rank."""
+    if world_size() == 1:
+        return [value]
+    box: list[Any] = [None] * world_size()
+    dist.all_gather_object(box, value)
+    return box
+
+
 def tell_all(key: str) -> None:
     """Leave a word for the other ranks in the group's store. Not a collective."""
     if world_size() > 1:
