@@ -34,7 +34,7 @@ class Place:
     imgsz: int | None = None
     batch: int | None = None
     workers: int | None = None
-    peer_python: str = sys.executable
+    peer_python: str | None = None  # None: this interpreter
     peer_site: str | None = None
 
     def cores(self, row: Row) -> int:
@@ -131,7 +131,7 @@ def theirs(row: Row, place: Place, left: float) -> Result | None:
     }  # fmt: skip
     # Neither this repository nor the variables that lead to it: both packages are imported as libreyolo.
     env = {"PYTHONPATH": place.peer_site or ""}
-    command = [place.peer_python, THEIRS / row.script, json.dumps(asked)]
+    command = [place.peer_python or sys.executable, THEIRS / row.script, json.dumps(asked)]
     ended = run(command, cwd=project, env=env, limit=min(row.limit, left), cores=_cores(row, place))
     shutil.rmtree(project, ignore_errors=True)
     found = results_of(ended, pictures, place.epochs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -66,22 +65,6 @@ class Store:
     def machines(self) -> list[str]:
         """The machines that the rows come from. Figures of different ones must not be compared."""
         return sorted({row.machine for row in self.rows.values() if row.machine})
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Seconds of a call. A row is started where at least half of its own limit is left, and never runs beyond the call's end."""
-
-    seconds: float
-    began: float
-
-    @property
-    def left(self) -> float:
-        return self.seconds - (time.monotonic() - self.began)
-
-    def allows(self, limit: float) -> bool:
-        """Return whether a row that takes `limit` seconds at the most should be started now."""
-        return self.left >= limit / 2
 
 
 def machine() -> str:
