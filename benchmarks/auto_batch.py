@@ -129,7 +129,7 @@ def outcome(ended: Ended, run_dir: Path) -> Result:
     failed = ended.code != 0
     values["full"] = "yes" if failed and any(FULL.search(line) for line in (*text.splitlines()[-30:], *ended.tail)) else "no"
     if ended.code is None:
-        return Result("cut off", values, f"cut off after {LIMIT:.0f} s", ended.tail)
+        return Result("cut off", values, f"after {LIMIT:.0f} s", ended.tail)
     if failed:
         return Result("failed", values, f"exit {ended.code}: {ended.tail[-1].strip()[:120] if ended.tail else ''}", ended.tail)
     return Result("done", values)

@@ -85,7 +85,7 @@ def ours(row: Row, place: Place, left: float) -> Result | None:
     """Measure a training of ours end to end, then its step alone. None where the call's time, not the row's, was too short."""
     data, pictures = make_data(row, place)
     ended, run_dir = _train(row, place, left, data, {"epochs": place.epochs, "val": False, "min_samples": pictures})
-    found = results_of(ended, pictures, place.epochs) | _records(run_dir)
+    found = results_of(ended, pictures, place.epochs) | records(run_dir)
     if ended.code == 0 and row.step_of is None:
         asked = {"model": row.model, "data": str(data), "keys": our_keys(row, place), "batch": place.batch or row.batch}
         alone = _alone(row, place, min(row.limit, left) - ended.seconds, asked)
@@ -210,7 +210,7 @@ def results_of(ended: Ended, pictures: int, epochs: int) -> Values:
     return found
 
 
-def _records(run_dir: Path) -> Values:
+def records(run_dir: Path) -> Values:
     """Return what results.csv of a run says of the epochs after the first."""
     rows = read_results(run_dir / "results.csv")
     later = rows[1:] or rows
@@ -225,7 +225,7 @@ def result(ended: Ended, values: Values, limit: float, left: float) -> Result | 
     if ended.code is None and left < limit:
         return None
     if ended.code is None:
-        return Result("cut off", values, f"{version} cut off after {limit:.0f} s".strip(), ended.tail)
+        return Result("cut off", values, f"{version} after {limit:.0f} s".strip(), ended.tail)
     if ended.code == NOT_HERE:
         return Result("not here", {}, "; ".join(event["why"] for event in ended.of("not here")))
     if ended.code != 0:

@@ -111,11 +111,11 @@ def class_folders(folder: Path, pictures: int) -> Path:
     def write(unfinished: Path) -> None:
         for index in range(pictures):
             for split in ("train", "val"):
-                place = unfinished / split / f"class{index % NUM_FOLDERS}"
+                place = unfinished / "pictures" / split / f"class{index % NUM_FOLDERS}"
                 place.mkdir(parents=True, exist_ok=True)
                 os.link(source / f"{index:06d}.jpg", place / f"{index:06d}.jpg")
 
-    return make_set(root, f"# {pictures} pictures of generated outlines in class folders\n", write).parent
+    return make_set(root, f"# {pictures} pictures of generated outlines in class folders\n", write).parent / "pictures"
 
 
 def masks(folder: Path, pictures: int) -> Path:
