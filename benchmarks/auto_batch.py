@@ -135,9 +135,14 @@ def outcome(ended: Ended, run_dir: Path) -> Result:
     return Result("done", values)
 
 
+def make_data(row: Row, chosen: argparse.Namespace) -> Path:
+    """Return what the row trains on, made where it is not there."""
+    return row.data(chosen.scratch.resolve() / "sets", chosen.pictures)
+
+
 def measure(row: Row, chosen: argparse.Namespace, left: float) -> Result | None:
     """Train; None where the call's time, not the row's, was too short."""
-    data = row.data(chosen.scratch.resolve() / "sets", chosen.pictures)
+    data = make_data(row, chosen)
     run_dir = chosen.scratch.resolve() / "runs" / f"auto-batch-{row.name}"
     shutil.rmtree(run_dir, ignore_errors=True)
     words = [f"{name}={word(value)}" for name, value in keys_of(row, chosen, data, run_dir).items()]
@@ -153,7 +158,7 @@ def keys_of(row: Row, chosen: argparse.Namespace, data: Path, run_dir: Path) -> 
     place: dict[str, Any] = {"device": list(range(row.gpus)) if row.gpus > 1 else 0}
     if chosen.device == "cpu":
         place = {"device": "cpu", **({"nproc": row.gpus} if row.gpus > 1 else {})}
-    workers = chosen.workers if chosen.workers is not None else max(available_cores() // max(torch.cuda.device_count(), 1), 1)
+    workers = chosen.workers if chosen.workers is not None else max(len(available_cores()) // max(torch.cuda.device_count(), 1), 1)
     size = {"imgsz": chosen.imgsz} if chosen.imgsz else {}
     return {
         "model": row.model, "data": data, "batch": -1, "nbs": row.nbs, "epochs": 2, "eval_interval": 1, "save_plots": False, "report": False,
@@ -203,7 +208,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Measure what is missing; return the number of rows that still are."""
     chosen = parser_of("benchmarks.auto_batch", __doc__, [row.name for row in ROWS]).parse_args(words)
     settings = {name: getattr(chosen, name) for name in ("device", "pictures", "imgsz")}
-    tasks = {row.name: Task(LIMIT, lacks(row, chosen.device), partial(measure, row, chosen)) for row in ROWS}
+    tasks = {row.name: Task(LIMIT, lacks(row, chosen.device), partial(make_data, row, chosen), partial(measure, row, chosen)) for row in ROWS}
     return go_on("auto_batch", chosen, settings, tasks, table)
 
 

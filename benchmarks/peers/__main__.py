@@ -16,7 +16,7 @@ from functools import partial
 import torch
 
 from benchmarks.peers.call import Task, go_on, parser_of
-from benchmarks.peers.rows import ROWS, Place, Row
+from benchmarks.peers.rows import ROWS, Place, Row, make_data
 from benchmarks.peers.table import tables
 
 SETTINGS = ("device", "pictures", "imgsz", "workers", "epochs", "steps", "batch")  # what rows of one table share
@@ -43,7 +43,7 @@ def main(words: Sequence[str] | None = None) -> int:
     settings = {name: getattr(chosen, name) for name in SETTINGS}
     peers = {"peer_python": chosen.peer_python, "peer_site": chosen.peer_site}
     place = Place(chosen.scratch.resolve(), num_gpus=torch.cuda.device_count() if chosen.device == "cuda" else 1, **settings, **peers)
-    tasks = {row.name: Task(row.limit, lacks(row, place), partial(row.measure, row, place)) for row in ROWS}
+    tasks = {row.name: Task(row.limit, lacks(row, place), partial(make_data, row, place), partial(row.measure, row, place)) for row in ROWS}
     return go_on("peers", chosen, settings, tasks, partial(tables, ROWS))
 
 

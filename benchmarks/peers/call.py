@@ -37,11 +37,13 @@ class Budget:
 class Task:
     """A row as the loop sees it. limit: the most seconds that it takes. lacks: why it can't be measured on this machine, "" where it can.
 
-    measure: seconds that are left -> its result, None where they were too few.
+    prepare: makes what it needs where it is not there yet; not part of its limit. measure: seconds that are left -> its result, None where they
+    were too few.
     """
 
     limit: float
     lacks: str
+    prepare: Callable[[], object]
     measure: Callable[[float], Result | None]
 
 
@@ -83,6 +85,7 @@ def go_on(
             print(f"{row}: not started, {why}", flush=True)
             continue
         print(f"{row} ...", flush=True)
+        task.prepare()
         found = task.measure(budget.left)
         if found is None:
             print(f"{row}: the budget ended it; the next call measures it", flush=True)

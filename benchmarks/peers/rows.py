@@ -39,7 +39,7 @@ class Place:
 
     def cores(self, row: Row) -> int:
         """Return how many cores a row may use: its own number, or its GPUs' share of the machine."""
-        return row.cores or max(available_cores() // max(self.num_gpus, 1), 1) * row.gpus
+        return row.cores or max(len(available_cores()) // max(self.num_gpus, 1), 1) * row.gpus
 
 
 Make = Callable[[Path, int], Path]
@@ -174,7 +174,7 @@ def _alone(row: Row, place: Place, left: float, asked: Mapping[str, Any]) -> End
 
 
 def _cores(row: Row, place: Place) -> list[int] | None:
-    return list(range(place.cores(row))) if place.device != "cpu" else None
+    return available_cores()[: place.cores(row)] if place.device != "cpu" else None
 
 
 def _workers(row: Row, place: Place) -> int:

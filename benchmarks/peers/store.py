@@ -73,12 +73,12 @@ def machine() -> str:
     started = boot.read_text().strip()[:8] if boot.exists() else "?"
     count = torch.cuda.device_count()
     devices = f"{count} x {torch.cuda.get_device_name(0)}" if count else "CPU"
-    return f"{devices}, {available_cores()} cores, torch {torch.__version__}, boot {started}"
+    return f"{devices}, {len(available_cores())} cores, torch {torch.__version__}, boot {started}"
 
 
-def available_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+def available_cores() -> list[int]:
+    """Return the cores that this process may use."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

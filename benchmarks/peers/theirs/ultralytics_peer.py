@@ -35,7 +35,8 @@ def main() -> None:
     if ASKED["gpus"] == 1:  # with more it starts processes of its own, to which a loader can't be handed
         model.add_callback("on_train_start", watch)
     model.add_callback("on_train_epoch_end", lambda trainer: tell("epoch", memory_gb=memory_gb()))
-    devices = ASKED["device"] if ASKED["device"] == "cpu" else [int(i) for i in ASKED["device"].split(",")]
+    ids = [] if ASKED["device"] == "cpu" else [int(i) for i in ASKED["device"].split(",")]
+    devices = ids if len(ids) > 1 else ids[0] if ids else "cpu"
     model.train(
         data=ASKED["data"], epochs=ASKED["epochs"] + ASKED["held"], batch=ASKED["batch"], imgsz=ASKED["imgsz"], device=devices,
         workers=ASKED["workers"], project=ASKED["project"], name="run", exist_ok=True, val=False, plots=False, pretrained=False, close_mosaic=0,

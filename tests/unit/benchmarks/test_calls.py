@@ -29,7 +29,7 @@ def tasks_of(measured: list[str], answer: Callable[[str], Result | None] = lambd
             measured.append(name)
             return answer(name)
 
-        return Task(100.0, lacks.get(name, ""), measure)
+        return Task(100.0, lacks.get(name, ""), lambda: None, measure)
 
     return {name: task(name) for name in NAMES}
 
