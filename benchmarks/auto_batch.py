@@ -29,7 +29,7 @@ import torch
 from benchmarks.peers import sets
 from benchmarks.peers.call import Task, go_on, parser_of
 from benchmarks.peers.process import Ended, run
-from benchmarks.peers.rows import ROOT, word
+from benchmarks.peers.rows import FEW, ROOT, word
 from benchmarks.peers.store import Result, Values, available_cores, markdown, shown
 from libreyolo.record.tables import read_results
 
@@ -56,24 +56,28 @@ sys.stdin.read()
 
 
 @dataclass(frozen=True)
-class Row:
-    """One training. data: makes what it trains on. nbs: its nominal batch. half_full: whether someone else sits on the device."""
+class Subject:
+    """A model and what it trains on. few, repeat: as those of a row of benchmarks.peers; an epoch must be longer than the batch that fits."""
 
     model: str
     data: Callable[[Path, int], Path]
+    few: bool = False
+    repeat: int = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training. nbs: its nominal batch. half_full: whether someone else sits on the device."""
+
+    subject: Subject
     gpus: int = 1
     nbs: int | None = None
     half_full: bool = False
 
     @property
     def name(self) -> str:
-        parts = (
-            self.model,
-            f"{self.gpus}-gpus" if self.gpus > 1 else "",
-            f"nbs{self.nbs}" if self.nbs else "",
-            "half-full" if self.half_full else "",
-        )
-        return "-".join(part for part in parts if part)
+        words = (f"{self.gpus}-gpus" if self.gpus > 1 else "", f"nbs{self.nbs}" if self.nbs else "", "half-full" if self.half_full else "")
+        return "-".join(word for word in (self.subject.model, *words) if word)
 
     @property
     def on_one(self) -> str:
@@ -81,17 +85,18 @@ class Row:
         return replace(self, gpus=1).name
 
 
-def judged(folder: Path, pictures: int) -> Path:
-    return sets.detection(folder, pictures, judged=True)
-
-
-MODELS: dict[str, Callable[[Path, int], Path]] = {"yolo9s": judged, "rtdetrr18": judged, "resnet50": sets.class_folders, "unets": sets.masks}
+SUBJECTS = [
+    Subject("yolo9s", sets.judged_detection),
+    Subject("rtdetrr18", sets.judged_detection),
+    Subject("resnet50", sets.class_folders, repeat=4),
+    Subject("unets", sets.masks, few=True),  # its validation is on large pictures
+]
 ROWS = [
-    *(Row(model, data) for model, data in MODELS.items()),
-    *(Row(model, data, half_full=True) for model, data in MODELS.items()),
-    *(Row(model, data, nbs=NBS) for model, data in MODELS.items()),
-    *(Row(model, data, gpus=2) for model, data in MODELS.items()),
-    *(Row(model, data, gpus=2, nbs=NBS) for model, data in MODELS.items()),
+    *(Row(subject) for subject in SUBJECTS),
+    *(Row(subject, half_full=True) for subject in SUBJECTS),
+    *(Row(subject, nbs=NBS) for subject in SUBJECTS),
+    *(Row(subject, gpus=2) for subject in SUBJECTS),
+    *(Row(subject, gpus=2, nbs=NBS) for subject in SUBJECTS),
 ]
 HEAD = (
     "row",
@@ -137,7 +142,7 @@ def outcome(ended: Ended, run_dir: Path) -> Result:
 
 def make_data(row: Row, chosen: argparse.Namespace) -> Path:
     """Return what the row trains on, made where it is not there."""
-    return row.data(chosen.scratch.resolve() / "sets", chosen.pictures)
+    return row.subject.data(chosen.scratch.resolve() / "sets", min(chosen.pictures, FEW) if row.subject.few else chosen.pictures)
 
 
 def measure(row: Row, chosen: argparse.Namespace, left: float) -> Result | None:
@@ -161,7 +166,7 @@ def keys_of(row: Row, chosen: argparse.Namespace, data: Path, run_dir: Path) -> 
     workers = chosen.workers if chosen.workers is not None else max(len(available_cores()) // max(torch.cuda.device_count(), 1), 1)
     size = {"imgsz": chosen.imgsz} if chosen.imgsz else {}
     return {
-        "model": row.model, "data": data, "batch": -1, "nbs": row.nbs, "epochs": 2, "eval_interval": 1, "save_plots": False, "report": False,
+        "model": row.subject.model, "data": data, "batch": -1, "min_samples": chosen.pictures * row.subject.repeat if row.subject.repeat > 1 else 0, "nbs": row.nbs, "epochs": 2, "eval_interval": 1, "save_plots": False, "report": False,
         "save_period": 0, "workers": workers, **size, **place, "hydra.run.dir": run_dir,
     }  # fmt: skip
 

@@ -80,14 +80,10 @@ def _all_cores(work: Callable[[tuple[Path, str, int]], None], jobs: list[tuple[P
         pool.map(work, jobs, chunksize=16)
 
 
-def detection(folder: Path, pictures: int, *, judged: bool = False) -> Path:
-    """Return the data.yaml of `pictures` pictures below `folder`, drawn when it is first asked for.
-
-    judged: validation is over the training pictures, all of them, and not over 64 others.
-    """
+def detection(folder: Path, pictures: int) -> Path:
+    """Return the data.yaml of `pictures` pictures below `folder`, drawn when it is first asked for; 64 others are for validation."""
     root = folder / f"boxes-{pictures}"
     names = "\n".join(f"  {i}: class{i}" for i in range(NUM_CLASSES))
-    text = f"path: {root}\ntrain: images/train\nval: images/val\nnc: {NUM_CLASSES}\nnames:\n{names}\n"
 
     def write(unfinished: Path) -> None:
         for kind in ("images", "labels"):
@@ -96,11 +92,13 @@ def detection(folder: Path, pictures: int, *, judged: bool = False) -> Path:
         splits = {"train": pictures, "val": min(NUM_VAL, pictures)}
         _all_cores(_write_boxes, [(unfinished, split, i) for split, number in splits.items() for i in range(number)])
 
-    plain = make_set(root, text, write)
-    if not judged:
-        return plain
+    return make_set(root, f"path: {root}\ntrain: images/train\nval: images/val\nnc: {NUM_CLASSES}\nnames:\n{names}\n", write)
+
+
+def judged_detection(folder: Path, pictures: int) -> Path:
+    """Return the data.yaml of the pictures of `detection` whose validation is over the training pictures, all of them."""
     view = folder / f"boxes-{pictures}-judged.yaml"
-    view.write_text(text.replace("val: images/val", "val: images/train"))
+    view.write_text(detection(folder, pictures).read_text().replace("val: images/val", "val: images/train"))
     return view
 
 

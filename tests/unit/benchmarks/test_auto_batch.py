@@ -80,7 +80,7 @@ def test_rows_have_names_of_their_own_and_those_for_other_machines_are_left(tmp_
 
 def test_what_is_typed_is_the_recipes_own_size_on_the_rows_devices(tmp_path: Path) -> None:
     parser = parser_of("x", None, ["a"])
-    row = Row("unets", auto_batch.judged, gpus=2, nbs=64)
+    row = Row(auto_batch.SUBJECTS[-1], gpus=2, nbs=64)
     on_gpus = keys_of(row, parser.parse_args(["--out", "x", "--workers", "3"]), tmp_path, tmp_path)
     assert (on_gpus["batch"], on_gpus["nbs"], on_gpus["device"], on_gpus["workers"]) == (-1, 64, [0, 1], 3)
     assert "imgsz" not in on_gpus and "nproc" not in on_gpus

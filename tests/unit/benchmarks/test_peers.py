@@ -174,7 +174,7 @@ def test_rows_that_need_more_gpus_are_left_for_another_machine(tmp_path: Path) -
 
 
 def test_the_sets_hold_the_same_pictures_in_every_view(tmp_path: Path) -> None:
-    boxes, judged = sets.detection(tmp_path, 2), sets.detection(tmp_path, 2, judged=True)
+    boxes, judged = sets.detection(tmp_path, 2), sets.judged_detection(tmp_path, 2)
     described = yaml.safe_load(judged.read_text())
     assert (described["train"], described["val"], yaml.safe_load(boxes.read_text())["val"]) == ("images/train", "images/train", "images/val")
     picture = (boxes.parent / "images" / "train" / "000001.jpg").read_bytes()
