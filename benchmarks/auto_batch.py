@@ -142,7 +142,7 @@ def outcome(ended: Ended, run_dir: Path) -> Result:
 
 def make_data(row: Row, chosen: argparse.Namespace) -> Path:
     """Return what the row trains on, made where it is not there."""
-    return row.subject.data(chosen.scratch.resolve() / "sets", min(chosen.pictures, FEW) if row.subject.few else chosen.pictures)
+    return row.subject.data(sets.below(chosen.scratch), min(chosen.pictures, FEW) if row.subject.few else chosen.pictures)
 
 
 def measure(row: Row, chosen: argparse.Namespace, left: float) -> Result | None:
@@ -165,9 +165,11 @@ def keys_of(row: Row, chosen: argparse.Namespace, data: Path, run_dir: Path) -> 
         place = {"device": "cpu", **({"nproc": row.gpus} if row.gpus > 1 else {})}
     workers = chosen.workers if chosen.workers is not None else max(len(available_cores()) // max(torch.cuda.device_count(), 1), 1)
     size = {"imgsz": chosen.imgsz} if chosen.imgsz else {}
+    subject = row.subject
+    length = {"min_samples": chosen.pictures * subject.repeat} if subject.repeat > 1 else {}
     return {
-        "model": row.subject.model, "data": data, "batch": -1, "min_samples": chosen.pictures * row.subject.repeat if row.subject.repeat > 1 else 0, "nbs": row.nbs, "epochs": 2, "eval_interval": 1, "save_plots": False, "report": False,
-        "save_period": 0, "workers": workers, **size, **place, "hydra.run.dir": run_dir,
+        "model": subject.model, "data": data, "batch": -1, "nbs": row.nbs, "epochs": 2, "eval_interval": 1, "save_plots": False, "report": False,
+        "save_period": 0, "workers": workers, **length, **size, **place, "hydra.run.dir": run_dir,
     }  # fmt: skip
 
 

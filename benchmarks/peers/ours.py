@@ -78,7 +78,7 @@ def tell_validations() -> None:
     @wraps(original)
     def validate(net: Any, task: Task, loader: Any, **keys: Any) -> Any:
         timed, began = Timed(task), time.perf_counter()
-        found = original(net, timed, loader, **keys)  # type: ignore[arg-type]
+        found = original(net, timed, loader, **keys)
         tell("validation", seconds=time.perf_counter() - began, serial=timed.serial)
         return found
 

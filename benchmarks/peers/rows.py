@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -73,7 +74,7 @@ class Row:
 def make_data(row: Row, place: Place) -> tuple[Path, int]:
     """Return what the row trains on, made where it is not there, and the pictures of an epoch."""
     pictures = min(place.pictures, FEW) if row.few else place.pictures
-    return row.data(place.scratch / "sets", pictures), place.pictures * row.repeat
+    return row.data(sets.below(place.scratch), pictures), place.pictures * row.repeat
 
 
 def our_keys(row: Row, place: Place) -> dict[str, Any]:
@@ -131,12 +132,12 @@ def theirs(row: Row, place: Place, left: float) -> Result | None:
     }  # fmt: skip
     # Neither this repository nor the variables that lead to it: both packages are imported as libreyolo.
     env = {"PYTHONPATH": place.peer_site or ""}
-    command = [place.peer_python or sys.executable, THEIRS / row.script, json.dumps(asked)]
+    command: list[str | Path] = [place.peer_python or sys.executable, THEIRS / row.script, json.dumps(asked)]
     ended = run(command, cwd=project, env=env, limit=min(row.limit, left), cores=_cores(row, place))
     shutil.rmtree(project, ignore_errors=True)
     found = results_of(ended, pictures, place.epochs)
     for event in ended.of("epoch")[: place.epochs]:
-        found["memory_gb"] = event["memory_gb"]  # a peak: it only grows
+        found |= {"memory_gb": event["memory_gb"]} if event["memory_gb"] else {}  # a peak: it only grows
     return result(ended, found, row.limit, left)
 
 
@@ -149,7 +150,7 @@ def _train(row: Row, place: Place, left: float, data: Path, more: Mapping[str, A
     }  # fmt: skip
     words = [f"{name}={word(value)}" for name, value in keys.items()]
     command = [sys.executable, "-m", "benchmarks.peers.ours", *words]
-    ended = run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, limit=min(row.limit, left), cores=_cores(row, place))
+    ended = run(command, cwd=ROOT, env=_our_path(), limit=min(row.limit, left), cores=_cores(row, place))
     shutil.rmtree(run_dir / "weights", ignore_errors=True)
     return ended, run_dir
 
@@ -170,7 +171,12 @@ def _device(row: Row, place: Place) -> dict[str, Any]:
 def _alone(row: Row, place: Place, left: float, asked: Mapping[str, Any]) -> Ended:
     text = json.dumps({**asked, "steps": place.steps, "device": place.device})
     command = [sys.executable, "-m", "benchmarks.peers.alone", text]
-    return run(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, limit=left, cores=_cores(row, place))
+    return run(command, cwd=ROOT, env=_our_path(), limit=left, cores=_cores(row, place))
+
+
+def _our_path() -> dict[str, str]:
+    """Return the variable that makes this repository's packages the first ones."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
 
 
 def _cores(row: Row, place: Place) -> list[int] | None:
@@ -216,7 +222,8 @@ def records(run_dir: Path) -> Values:
     later = rows[1:] or rows
     columns = {"waiting": "system/waiting_share", "in_epoch": "system/images_per_second"}
     found: Values = {name: sum(float(r[column] or 0) for r in later) / len(later) for name, column in columns.items() if later}
-    return found | ({"memory_gb": max(float(r["system/gpu_memory_gb"] or 0) for r in rows)} if rows else {})
+    memory = max((float(r["system/gpu_memory_gb"] or 0) for r in rows), default=0.0)
+    return found | ({"memory_gb": memory} if memory else {})  # 0: a CPU
 
 
 def result(ended: Ended, values: Values, limit: float, left: float) -> Result | None:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from PIL import Image, ImageDraw
 
 from libreyolo.data.generated import make_set
 
+VERSION = 1  # raise it when what is drawn or where it lies changes: a folder of an earlier version is not used
 WIDTH, HEIGHT, BLOCK = 640, 480, 16
 NUM_CLASSES = 80
 NUM_FOLDERS = 8  # classes of the classification view
@@ -46,7 +48,8 @@ def scene(seed: int) -> Scene:
         w, h = int(draws.integers(30, 200)), int(draws.integers(30, 200))
         x, y, label = int(draws.integers(0, WIDTH - w)), int(draws.integers(0, HEIGHT - h)), int(draws.integers(0, NUM_CLASSES))
         colour = tuple(int(v) for v in np.random.default_rng(label).integers(0, 255, 3))
-        for pen, fill in zip(pens, (colour, label % NUM_FOLDERS + 1), strict=True):
+        fills: tuple[Any, Any] = (colour, label % NUM_FOLDERS + 1)
+        for pen, fill in zip(pens, fills, strict=True):
             (pen.rectangle if label % 2 else pen.ellipse)([x, y, x + w, y + h], fill=fill)
         rows.append(f"{label} {(x + w / 2) / WIDTH:.6f} {(y + h / 2) / HEIGHT:.6f} {w / WIDTH:.6f} {h / HEIGHT:.6f}")
     clean = np.asarray(picture)
@@ -78,6 +81,11 @@ def _all_cores(work: Callable[[tuple[Path, str, int]], None], jobs: list[tuple[P
         return
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
         pool.map(work, jobs, chunksize=16)
+
+
+def below(scratch: Path) -> Path:
+    """Return the folder of all sets of a scratch folder."""
+    return scratch.resolve() / f"sets-v{VERSION}"
 
 
 def detection(folder: Path, pictures: int) -> Path:

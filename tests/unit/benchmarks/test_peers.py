@@ -199,7 +199,7 @@ def test_a_training_of_ours_tells_its_moments_and_leaves_its_records(tmp_path: P
     assert [e["event"] for e in done.events] == ["first step", "validation", "epoch", "validation", "epoch"]
     assert all(0 < e["serial"] < e["seconds"] for e in done.of("validation"))
     found = results_of(done, pictures, 2) | records(run_dir)
-    assert set(found) == {"images_per_second", "first_step_s", "waiting", "in_epoch", "memory_gb"}
+    assert set(found) == {"images_per_second", "first_step_s", "waiting", "in_epoch"}  # and on a GPU its memory
     assert found["in_epoch"] > found["images_per_second"] > 0 and 0 < found["first_step_s"] < done.seconds
 
 
