@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,20 @@ def parser_of(program: str, description: str | None, names: Sequence[str]) -> ar
     return parser
 
 
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM end this call as Ctrl-C does: what it runs is ended with it."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def go_on(
     name: str,
     chosen: argparse.Namespace,
@@ -86,7 +102,8 @@ def go_on(
             continue
         print(f"{row} ...", flush=True)
         task.prepare()
-        found = task.measure(budget.left)
+        with _ended_like_ctrl_c():
+            found = task.measure(budget.left)
         if found is None:
             print(f"{row}: the budget ended it; the next call measures it", flush=True)
             continue

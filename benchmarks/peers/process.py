@@ -50,10 +50,11 @@ def run(command: Sequence[str | Path], *, cwd: Path, limit: float, env: Mapping[
     cores: the only ones that it may use. env: added to this process's variables.
     """
     began, clock = time.time(), time.monotonic()
+    # A group of its own, so that it can be ended whole; not a session, so that whoever ends this process's session ends it, too.
     with _only_on(cores):
         process = subprocess.Popen(
-            [str(word) for word in command], cwd=cwd, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", start_new_session=True,
+            [str(word) for word in command], cwd=cwd, env={**os.environ, **(env or {})}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", preexec_fn=os.setpgrp,
         )  # fmt: skip
     events: list[dict[str, Any]] = []
     tail: deque[str] = deque(maxlen=TAIL)

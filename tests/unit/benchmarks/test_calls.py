@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import select
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from benchmarks.peers import process
 from benchmarks.peers.call import MARGIN, Task, go_on, parser_of
 from benchmarks.peers.process import run
 from benchmarks.peers.store import Result, SettingsError, Store
@@ -111,6 +113,39 @@ def test_nothing_of_a_process_is_left_running(tmp_path: Path) -> None:
         return
     try:
         assert select.select([handle], [], [], 10)[0]  # readable as soon as it has ended
+    finally:
+        os.close(handle)
+
+
+KILLED_IN_A_ROW = """
+import sys
+from pathlib import Path
+from benchmarks.peers import process
+from benchmarks.peers.call import Task, go_on, parser_of
+from benchmarks.peers.process import run
+
+child = "import os, sys, threading; open(sys.argv[1], 'w').write(str(os.getpid())); threading.Event().wait()"
+measure = lambda left: run([sys.executable, "-c", child, sys.argv[1]], cwd=Path.cwd(), limit=100)
+chosen = parser_of("x", None, ["row"]).parse_args(["--out", "out"])
+go_on("rows", chosen, {}, {"row": Task(100.0, "", lambda: None, measure)}, lambda rows, machines: "")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="the system can't tell when another's child has ended")
+def test_a_call_that_is_terminated_ends_what_it_runs(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pid")
+    told = os.open(tmp_path / "pid", os.O_RDWR | os.O_NONBLOCK)
+    env = {**os.environ, "PYTHONPATH": str(Path(process.__file__).parents[2])}
+    call = subprocess.Popen([sys.executable, "-c", KILLED_IN_A_ROW, str(tmp_path / "pid")], cwd=tmp_path, env=env)
+    try:
+        assert select.select([told], [], [], 120)[0]  # the child runs
+        handle = os.pidfd_open(int(os.read(told, 100)))
+    finally:
+        call.terminate()
+        os.close(told)
+    try:
+        assert call.wait(60) == 143
+        assert select.select([handle], [], [], 10)[0]
     finally:
         os.close(handle)
 
