@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +69,27 @@ class Store:
         return sorted({row.machine for row in self.rows.values() if row.machine})
 
 
+@lru_cache
 def machine() -> str:
-    """Return what tells this machine from another: its devices, its cores, torch, and the boot that it runs from."""
+    """Return what tells this machine from another: its devices, its cores, torch, and the boot that it runs from.
+
+    This process never touches a device: it would take memory of it that a row is to measure.
+    """
     boot = Path("/proc/sys/kernel/random/boot_id")
     started = boot.read_text().strip()[:8] if boot.exists() else "?"
+    return f"{_devices()}, {len(available_cores())} cores, torch {torch.__version__}, boot {started}"
+
+
+def _devices() -> str:
     count = torch.cuda.device_count()
-    devices = f"{count} x {torch.cuda.get_device_name(0)}" if count else "CPU"
-    return f"{devices}, {len(available_cores())} cores, torch {torch.__version__}, boot {started}"
+    if not count:
+        return "CPU"
+    try:
+        asked = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, timeout=60)
+        names = asked.stdout.splitlines()
+    except (OSError, subprocess.TimeoutExpired):
+        names = []
+    return f"{count} x {names[0].strip() if names else 'GPU'}"
 
 
 def available_cores() -> list[int]:
