@@ -191,10 +191,10 @@ def test_the_sets_hold_the_same_pictures_in_every_view(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_training_of_ours_tells_its_moments_and_leaves_its_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LIBREYOLO_CACHE", str(tmp_path / "cache"))
-    row = Row("small", validation, "resnet18", batch=4, imgsz=32, data=sets.class_folders)
+    row = Row("small", validation, "resnet18", batch=4, imgsz=32, data=sets.class_folders, limit=500)
     where = place(tmp_path, workers=0)
     data, pictures = rows.make_data(row, where)
-    done, run_dir = rows._train(row, where, 120.0, data, {"epochs": 2, "eval_interval": 1, "min_samples": pictures})
+    done, run_dir = rows._train(row, where, 500.0, data, {"epochs": 2, "eval_interval": 1, "min_samples": pictures})
     assert done.code == 0, done.tail
     assert [e["event"] for e in done.events] == ["first step", "validation", "epoch", "validation", "epoch"]
     assert all(0 < e["serial"] < e["seconds"] for e in done.of("validation"))
