@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from benchmarks.auto_batch import read_log
 from libreyolo import LibreYOLO, autobatch
 from libreyolo.autobatch import Settled
 from libreyolo.engine.step import TrainStep
@@ -30,6 +31,7 @@ def test_on_the_cpu_the_batch_is_a_fixed_one_within_the_set_and_the_nominal_batc
     assert config_of(whole["save_dir"])["batch"] == 8  # all pictures there are
     log = (Path(whole["save_dir"]) / "train.log").read_text()
     assert "batch=-1: memory is measured on CUDA devices only; on cpu the global batch is 8." in log
+    assert read_log(log) == {"batch": 8.0}
     nominal = LibreYOLO("yolo9t").train(**keys, nbs=4, name="nominal")
     assert config_of(nominal["save_dir"])["batch"] == 4
     resumed = LibreYOLO("yolo9t").train(resume=nominal["save_dir"], batch=-1, epochs=2, device="cpu")
