@@ -1,7 +1,7 @@
 """A device from which nothing can be read, for tests that nothing waits for the device: torch's "meta" device, watched.
 
-On a GPU the host waits wherever it needs a value (a condition, a number, a shape that follows from values) and wherever it copies from ordinary memory
-without `non_blocking`. A meta tensor has no values, so the first kind is an error by itself; the second one is looked for here.
+On a GPU the host waits wherever it needs a value (a condition, a number, a shape that follows from values), and wherever it copies from ordinary
+memory without `non_blocking`. A meta tensor has no values, so the first kind is an error by itself; the second one is looked for here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VALUES = frozenset({"_local_scalar_dense", "nonzero", "masked_select", "_unique2
 INDEXED = frozenset({"index", "index_put", "index_put_"})
 
 
-class Waits(Exception):
+class WaitsError(Exception):
     """What is raised where the host would wait for the device."""
 
 
@@ -41,9 +41,9 @@ class _Operators(TorchDispatchMode):
         if name in VALUES or name in INDEXED or (name == "repeat_interleave" and kwargs.get("output_size") is None):
             self._look(name, args, kwargs)
         if name == "_to_copy" and _blocks(args[0].device, kwargs.get("device") or args[0].device, kwargs.get("non_blocking", False)):
-            raise Waits("a copy that blocks")
+            raise WaitsError("a copy that blocks")
         if name == "copy_" and _blocks(args[1].device, args[0].device, args[2] if len(args) > 2 else kwargs.get("non_blocking", False)):
-            raise Waits("a copy that blocks")
+            raise WaitsError("a copy that blocks")
         return func(*args, **kwargs)
 
     def _look(self, name: str, args: Any, kwargs: Any) -> None:
@@ -51,12 +51,12 @@ class _Operators(TorchDispatchMode):
         if not self.every and all(t.device != DEVICE for t in tensors):
             return
         if name not in INDEXED:
-            raise Waits(name)
+            raise WaitsError(name)
         for places in (given for given in args[1] if given is not None):
             if places.dtype in (torch.bool, torch.uint8):
-                raise Waits(f"{name} with a mask")
+                raise WaitsError(f"{name} with a mask")
             if places.device != args[0].device:
-                raise Waits(f"{name} with places that are on the host")
+                raise WaitsError(f"{name} with places that are on the host")
 
 
 def _blocks(source: torch.device, target: torch.device, non_blocking: bool) -> bool:
@@ -69,7 +69,7 @@ class _Literals(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None and torch.device(kwargs["device"]) == DEVICE:
-            raise Waits(f"{func.__name__} on the device")
+            raise WaitsError(f"{func.__name__} on the device")
         return func(*args, **kwargs)
 
 

@@ -13,7 +13,7 @@ from libreyolo.engine.ema import EMA
 from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.step import TrainStep
 from tests.unit.engine.toy import CPU, ToyTask, toy_batches, toy_net
-from tests.unreadable import DEVICE, Waits, nothing_waits
+from tests.unreadable import DEVICE, WaitsError, nothing_waits
 
 WAITING: dict[str, Callable[[Tensor], Any]] = {
     "a number": lambda x: float(x.sum()),
@@ -41,7 +41,7 @@ FREE: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("what", WAITING)
 def test_what_waits_is_seen(what: str) -> None:
     x = torch.ones(3, device=DEVICE)
-    with nothing_waits(), pytest.raises((Waits, RuntimeError, NotImplementedError)):
+    with nothing_waits(), pytest.raises((WaitsError, RuntimeError, NotImplementedError)):
         WAITING[what](x)
 
 
