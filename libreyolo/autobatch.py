@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
@@ -18,6 +19,8 @@ from libreyolo.assembly.parts import Assembly, Seat
 from libreyolo.engine import collectives
 from libreyolo.engine.capacity import Capacity, OutOfMemoryError, global_batch, largest_batch
 from libreyolo.engine.cuda_graph import EAGER_STEPS
+from libreyolo.engine.current_device import current
+from libreyolo.engine.determinism import deterministic_kernels
 from libreyolo.engine.progress import Progress
 from libreyolo.errors import UserError
 from libreyolo.interfaces.task import Loader
@@ -116,7 +119,8 @@ def settle(job: Job, device: torch.device, world_size: int, memory: CudaMemory |
     # Nothing is kept: the training reads its own data, and copies in memory would be made twice.
     recipe = replace(job.recipe, cache=False, workers=0, batch=1, nbs=None)
     assembly = assembly_for(job.family)(job.family, recipe, job.spec, job.cwd)
-    try:
+    # As the training will be: on this device, and with its kernels, which may take other memory (and cuBLAS reads its setting only once).
+    with closing(assembly), current(device), deterministic_kernels(job.recipe.deterministic):
         loader = assembly.train_loader(Seat(0, 1, 1, torch.device("cpu")), 1)
         num_pictures = sum(loader.real_pictures(0, step) for step in range(loader.steps(0)))
         loader.close()
@@ -127,8 +131,6 @@ def settle(job: Job, device: torch.device, world_size: int, memory: CudaMemory |
         budget = int(job.recipe.memory_fraction * memory.available()) - (probe.for_ranks() if world_size > 1 else 0)
         useful = min(num_pictures, job.recipe.nbs or num_pictures)
         capacity = largest_batch(probe.peak, budget=budget, most=max(-(-useful // world_size), 1))
-    finally:
-        assembly.close()
     if capacity is None:
         raise UserError(
             f"batch=-1: not even one picture of {job.recipe.imgsz} pixels fits into {budget / GIB:.1f} GiB of {device} "

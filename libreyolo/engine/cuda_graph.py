@@ -83,15 +83,15 @@ class GraphedNetwork(nn.Module):
 
     def _keep_gradients(self) -> None:
         """Move gradients of an earlier micro-batch out of the graph's own memory, where autograd leaves them and the next replay writes."""
-        held = [p for p in self.parameters() if p.grad is not None]
-        endangered = [p for p in held if id(p.grad) not in self._kept]
+        held = [(p, p.grad) for p in self.parameters() if p.grad is not None]
         if not held:
             self._kept = {}
+        endangered = [(p, gradient) for p, gradient in held if id(gradient) not in self._kept]
         if not endangered:
             return
-        copies = [torch.empty_like(p.grad) for p in endangered]
-        torch._foreach_copy_(copies, [p.grad for p in endangered])
-        for parameter, copy in zip(endangered, copies, strict=True):
+        copies = [torch.empty_like(gradient) for _, gradient in endangered]
+        torch._foreach_copy_(copies, [gradient for _, gradient in endangered])
+        for (parameter, _), copy in zip(endangered, copies, strict=True):
             parameter.grad = copy
         self._kept |= {id(copy): copy for copy in copies}
 
@@ -165,7 +165,7 @@ def _refuse_waiting(module: nn.Module, samples: tuple[Tensor, ...]) -> None:
 @contextmanager
 def _other_threads_go_on() -> Iterator[dict[str, Any]]:
     """Yield the options that let the loader's pinning thread use CUDA during a capture; older torch has none, but its `graph` has it."""
-    mode = {"capture_error_mode": "thread_local"}
+    mode: dict[str, Any] = {"capture_error_mode": "thread_local"}
     if "capture_error_mode" in inspect.signature(torch.cuda.make_graphed_callables).parameters:
         yield mode
         return
