@@ -100,19 +100,33 @@ def test_real_steps_are_run_and_the_largest_that_fits_is_chosen(
     original = TrainStep.__call__
 
     def step(self: TrainStep, window: Any, pictures: Any) -> Any:
+        assert torch.are_deterministic_algorithms_enabled()  # what is measured is the step of the training
+        assert len(window) == len(pictures) == (max(round(nbs / len(window[0].weight)), 1) if nbs else 1)
         memory.batches.append(len(window[0].weight))
         if memory.batches[-1] > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")][len(memory.batches) % 2]
         return original(self, window, pictures)
 
     monkeypatch.setattr(TrainStep, "__call__", step)
-    job = LibreYOLO("yolo9t")._job({**QUICK, "data": str(tiny), "batch": -1, "memory_fraction": 0.7, "nbs": nbs}, (), tiny.parent)
+    job = LibreYOLO("yolo9t")._job(
+        {**QUICK, "data": str(tiny), "batch": -1, "memory_fraction": 0.7, "nbs": nbs, "deterministic": True}, (), tiny.parent
+    )
     found = autobatch.settle(job, torch.device("cpu"), 1, memory)  # type: ignore[arg-type]
     assert found.batch == batch
     assert max(memory.batches) <= (nbs or 8)  # never more than is of use
     assert f"global batch {batch} (1 device(s)" in found.note
     if most == 5:  # what did not fit is part of the table
         assert "8 pictures  out of memory" in found.note
+
+
+def test_an_error_that_is_not_one_of_memory_is_told_as_it_is(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(self: TrainStep, window: Any, pictures: Any) -> Any:
+        raise RuntimeError("The size of tensor a must match the size of tensor b")
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    job = LibreYOLO("yolo9t")._job({**QUICK, "data": str(tiny), "batch": -1}, (), tiny.parent)
+    with pytest.raises(RuntimeError, match="The size of tensor a"):
+        autobatch.settle(job, torch.device("cpu"), 1, FakeMemory(9000))  # type: ignore[arg-type]
 
 
 def test_where_not_even_one_picture_fits_it_is_one_sentence(tiny: Path) -> None:
