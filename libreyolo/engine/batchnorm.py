@@ -62,6 +62,7 @@ class SyncBatchNorm(_BatchNorm):
 def synchronise(net: nn.Module) -> nn.Module:
     """Return the network with every BatchNorm synchronised: torch's kernel on CUDA, `SyncBatchNorm` elsewhere. Call after the move to the device.
 
+    Torch's makes the host wait for the device in each layer (it looks for ranks without pictures); norms that `fused=true` has replaced do not.
     Names, parameters and buffers stay the same tensors, so a state dict saved from the result is one of plain BatchNorm.
     """
     on_cuda = any(p.is_cuda for p in net.parameters())
@@ -69,14 +70,11 @@ def synchronise(net: nn.Module) -> nn.Module:
 
 
 def _convert(module: nn.Module, kind: type[_BatchNorm], done: dict[nn.Module, nn.Module]) -> nn.Module:
-    """Return the module with its BatchNorms replaced; one that sits in several places stays one.
-
-    A norm that does the synchronising itself (`over_ranks`) stays.
-    """
+    """Return the module with its BatchNorms replaced; one that sits in several places stays one, one that synchronises stays."""
     if module in done:
         return done[module]
     converted = module
-    if isinstance(module, _BatchNorm) and not isinstance(module, (SyncBatchNorm, nn.SyncBatchNorm)) and not hasattr(module, "over_ranks"):
+    if isinstance(module, _BatchNorm) and not isinstance(module, (SyncBatchNorm, nn.SyncBatchNorm)):
         converted = kind(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
         converted._parameters, converted._buffers, converted.training = module._parameters, module._buffers, module.training
     done[module] = converted

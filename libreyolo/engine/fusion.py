@@ -8,18 +8,22 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from libreyolo.engine import collectives
+from libreyolo.engine.batchnorm import SyncBatchNorm
 
 log = logging.getLogger(__name__)
 
-ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as in nn.fused.kernels, which only a machine with triton can import
+# As in nn.fused.kernels, which only a machine with triton can import.
+ACTIVATIONS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.SiLU: 1, nn.ReLU: 2}
 
 
-class FusedNormAct(nn.BatchNorm2d):
+class FusedNormAct(SyncBatchNorm):
     """A BatchNorm that also applies the activation behind it; the same parameters and buffers under the same names.
 
-    Maps that the kernels don't take (on the CPU, not channels_last, in eval mode) go through torch's own layers.
+    Maps that the kernels don't take (on the CPU, not channels_last, in eval mode, with a cumulative mean) go through plain operators, with
+    statistics of the same ranks.
     """
 
     def __init__(self, norm: nn.BatchNorm2d, act: nn.Module, *, over_ranks: bool) -> None:
@@ -30,19 +34,21 @@ class FusedNormAct(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         if not self._takes(input):
-            found: Tensor = self.act(super().forward(input))
+            normalised = super().forward(input) if self.over_ranks else _BatchNorm.forward(self, input)
+            found: Tensor = self.act(normalised)
             return found
         from libreyolo.nn.fused.norm_act import Running, norm_act
 
-        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None and self.momentum is not None
         self.num_batches_tracked.add_(1)
-        running = Running(self.running_mean, self.running_var, float(self.momentum or 0.0))
+        running = Running(self.running_mean, self.running_var, self.momentum)
         shared = collectives.sum_ if self.over_ranks and collectives.world_size() > 1 else None
         return norm_act(input, self.weight, self.bias, running, eps=self.eps, act=ACTIVATIONS[type(self.act)], over_ranks=shared)
 
     def _takes(self, x: Tensor) -> bool:
         return (
             self.training
+            and self.momentum is not None  # None while statistics are recomputed: a mean over all batches, of a weight that is on the device
             and x.device.type in kernel_devices()
             and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
             and self.weight.dtype == torch.float32
@@ -60,7 +66,8 @@ def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
     """Replace, in the layers that say so, BatchNorm and activation by one module; return the network.
 
     A layer says so with `NORM_ACT`, the names of the two children that its forward applies one after the other. over_ranks: statistics cover all
-    ranks. Names of parameters and buffers stay. Without triton nothing is replaced, and the log says so.
+    ranks; then every other BatchNorm2d is replaced too, because torch's SyncBatchNorm makes the host wait for the device in each layer. Names of
+    parameters and buffers stay. Without triton nothing is replaced, and the log says so.
     """
     if importlib.util.find_spec("triton") is None:
         log.info("fused=true needs triton, which torch brings along on CUDA machines: BatchNorm and activation stay apart.")
@@ -71,12 +78,25 @@ def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
         if names is None:
             continue
         norm, act = getattr(layer, names[0]), getattr(layer, names[1])
-        if type(norm) is not nn.BatchNorm2d or type(act) not in ACTIVATIONS or norm.momentum is None or not norm.affine:
-            continue
-        if not norm.track_running_stats:
+        if not _fits(norm) or type(act) not in ACTIVATIONS or type(act) is nn.Identity:
             continue
         setattr(layer, names[0], FusedNormAct(norm, act, over_ranks=over_ranks))
         setattr(layer, names[1], nn.Identity())
         count += 1
+    if over_ranks:
+        _replace_others(net)
     log.info("fused=true: %d pairs of BatchNorm and activation run as one.", count)
     return net
+
+
+def _fits(norm: nn.Module) -> bool:
+    return type(norm) is nn.BatchNorm2d and norm.momentum is not None and norm.affine and norm.track_running_stats
+
+
+def _replace_others(net: nn.Module) -> None:
+    """Put BatchNorms without an activation behind them through the same function; one that sits in several places stays one."""
+    done: dict[nn.Module, FusedNormAct] = {}
+    for module in list(net.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.BatchNorm2d) and _fits(child):
+                setattr(module, name, done.setdefault(child, FusedNormAct(child, nn.Identity(), over_ranks=True)))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from libreyolo.engine import collectives
 from libreyolo.engine.batchnorm import SyncBatchNorm, synchronise
+from libreyolo.engine.fusion import FusedNormAct
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,15 @@ class Norm:
     flat: bool = False  # [B, C] instead of [B, C, H, W]
     offset: float = 2.0  # how far the mean is from 0
     dtype: torch.dtype = torch.float64
+    fused: bool = False  # with its activation (none), on maps that the kernels don't take
 
 
 def gaps(case: Norm) -> dict[str, float]:
     """Return the largest absolute difference of forward, input gradient, parameter gradients and buffers, over ranks and two steps."""
     found: dict[str, float] = {}
-    whole_norm, shared_norm = _norm(case), synchronise(nn.Sequential(_norm(case)))[0]
+    own_norm = _norm(case)
+    own_norm = FusedNormAct(own_norm, nn.Identity(), over_ranks=True) if isinstance(own_norm, nn.BatchNorm2d) and case.fused else own_norm
+    whole_norm, shared_norm = _norm(case), synchronise(nn.Sequential(own_norm))[0]
     assert isinstance(shared_norm, SyncBatchNorm)
     assert list(shared_norm.state_dict()) == list(whole_norm.state_dict())
     rank, world_size = collectives.rank(), collectives.world_size()

@@ -127,4 +127,17 @@ def test_a_layer_keeps_its_names_and_trains_and_predicts_as_before(monkeypatch: 
     for name, value in net.state_dict().items():
         assert torch.allclose(value.float(), twin.state_dict()[name].float(), rtol=1e-5, atol=1e-6), name
     assert torch.allclose(net.eval()(x), twin.eval()(x), rtol=1e-5, atol=1e-6)
-    assert type(synchronise(fusion.fuse(twin, over_ranks=True))[0].bn).__name__ == "FusedNormAct"
+    synchronise(fusion.fuse(twin, over_ranks=True))  # torch's own would make the host wait, so that the second is replaced too
+    assert [type(layer.bn).__name__ for layer in twin] == ["FusedNormAct", "FusedNormAct"]
+    assert list(twin.state_dict()) == names
+
+
+def test_statistics_that_are_recomputed_are_a_mean_over_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion, "kernel_devices", lambda: (DEVICE,))
+    layer = fusion.fuse(nn.Sequential(ConvBNAct(3, 4)), over_ranks=False)[0].to(DEVICE)
+    twin = nn.BatchNorm2d(4, momentum=None).to(DEVICE)
+    layer.bn.momentum = None  # as `precise_bn` does it
+    for step in range(3):
+        x = maps((2, 4, 5, 5), offset=float(step), seed=step)
+        assert torch.allclose(layer.bn(x), F.silu(twin(x)), atol=1e-3)
+    assert torch.allclose(layer.bn.running_mean, twin.running_mean) and torch.allclose(layer.bn.running_var, twin.running_var)
