@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,6 +71,17 @@ def test_outputs_gradients_and_running_statistics_are_those_of_two_layers(shape:
         assert all(bool(torch.isfinite(value).all()) for value in found.values())
         return
     assert worst(fused(x, gradient, act), plain(x, gradient, act)) < 3e-6
+
+
+@pytest.mark.slow
+def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
+    # The interpreter runs what Triton's compiler refuses: a name of another module in a kernel's signature, say.
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.unit.nn.compile_kernels"], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert ended.stdout == "compiled 6\n"
 
 
 def test_a_channel_with_a_large_mean_keeps_its_digits() -> None:
