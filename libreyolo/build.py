@@ -22,7 +22,7 @@ from libreyolo.engine.freeze import freeze
 from libreyolo.engine.fusion import fuse
 from libreyolo.engine.interruption import Interruption
 from libreyolo.engine.loss_log import LossLog
-from libreyolo.engine.optimizer import build_optimizer, parameter_groups
+from libreyolo.engine.optimizer import build_optimizer, load_state, parameter_groups
 from libreyolo.engine.precise_bn import recompute_statistics
 from libreyolo.engine.profiler import MarkedNetwork
 from libreyolo.engine.progress import Progress
@@ -117,7 +117,7 @@ class Training:
             if self.ema:
                 self.ema.average.load_state_dict(content["ema"])
                 self.ema.updates = int(content["ema_updates"])
-            self.optimizer.load_state_dict(content["optimizer"])
+            load_state(self.optimizer, content["optimizer"])
             if content.get("scaler"):
                 self.trainer.step.scaler.load_state_dict(content["scaler"])
             if content.get("ranks"):  # the run ended in the middle of an epoch

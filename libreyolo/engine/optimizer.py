@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,18 @@ def build_optimizer(
         return torch.optim.SGD(chosen, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=fused)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     return kind(chosen, lr=lr, betas=betas, fused=fused)
+
+
+def load_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Put back what `state_dict` gave, on this device or another one: how the optimiser runs (fused or not) stays as it was built here.
+
+    Raises ValueError or KeyError for a state that does not fit.
+    """
+    saved, mine = state["param_groups"], optimizer.param_groups
+    kept = [{key: group[key] for key in ("fused", "foreach") if key in group} for group in mine]
+    if len(saved) == len(mine):  # else torch says what is wrong
+        state = {**state, "param_groups": [{**group, **own} for group, own in zip(saved, kept, strict=True)]}
+    optimizer.load_state_dict(dict(state))
 
 
 def step_unless(refused: Tensor, optimizer: torch.optim.Optimizer) -> None:

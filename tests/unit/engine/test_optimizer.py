@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from libreyolo.engine.optimizer import build_optimizer, parameter_groups
+from libreyolo.engine.optimizer import build_optimizer, load_state, parameter_groups
 from libreyolo.models.yolo9.network import build
 from tests.unit.engine.toy import CPU
 
@@ -101,3 +101,26 @@ def test_adam_decays_through_the_gradient_and_adamw_apart_from_it(name: str, exp
 def test_nesterov_without_momentum_is_plain_sgd() -> None:
     optimizer = build_optimizer(parameter_groups(nn.Linear(1, 1), 0.0), name="sgd", lr=0.1, momentum=0.0, nesterov=True, device=CPU)
     assert optimizer.param_groups[0]["nesterov"] is False
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_state_from_another_device_leaves_how_the_optimiser_runs(fused: bool) -> None:
+    """A run that a GPU began goes on on a CPU, and the other way round."""
+    torch.manual_seed(0)
+    one, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    other.load_state_dict(one.state_dict())
+    first, second = (torch.optim.AdamW(net.parameters(), lr=0.1, fused=how) for net, how in ((one, not fused), (other, fused)))
+    x = torch.rand(4, 3)
+    one(x).sum().backward()
+    first.step()
+    other.load_state_dict(one.state_dict())
+    load_state(second, first.state_dict())
+    assert [group["fused"] for group in second.param_groups] == [fused]
+    assert second.param_groups[0]["lr"] == 0.1
+    for net, optimizer in ((one, first), (other, second)):
+        net.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+    assert torch.allclose(one.weight, other.weight)
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        load_state(second, {**first.state_dict(), "param_groups": []})
