@@ -5,6 +5,7 @@ One exception: who matches with the Hungarian method on the host reads the costs
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -32,20 +33,26 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {task: make(root / task, 4) for task, make in DATASETS.items()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(schema.families()))
-def test_a_step_never_waits_for_the_device(name: str, sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def parts_of(name: str, data: Path, device: torch.device, amp_dtype: torch.dtype | None) -> tuple[Any, TrainStep]:
+    """Return a family's assembly and its step, with everything that adds work to one, where the family knows it."""
     family = schema.family(name)
     size = next(iter(family.sizes))
-    keys = {"data": str(sets[family.task]), "imgsz": max(64, 2 * family.input.stride), "batch": 2, "workers": 0, "device": "cpu"}
-    more = {"cls_pw": 1.0, "mixup_prob": 1.0, "mixup": 1.0, "erasing": 1.0}  # what adds work to a step, where the family knows it
+    keys = {"data": str(data), "imgsz": max(64, 2 * family.input.stride), "batch": 2, "workers": 0, "device": "cpu"}
+    more = {"cls_pw": 1.0, "mixup_prob": 1.0, "mixup": 1.0, "erasing": 1.0}
     known = {field.name for field in fields(schema.resolve(family, size, keys))}
     recipe = schema.resolve(family, size, keys | {key: value for key, value in more.items() if key in known})
     assembly = assembly_for(family)(family, recipe, family.input, Path.cwd())
-    with DEVICE:  # no weights are drawn for it
+    with device if device == DEVICE else nullcontext():  # no weights are drawn for what has none
         net = build.training_network(family, recipe, len(assembly.names), build.Start(None, {}, "")).train()
-    optimizer = build_optimizer(parameter_groups(net, 0.0), name="sgd", lr=0.1, device=DEVICE)
-    step = TrainStep(net, assembly.task(), optimizer, device=DEVICE, amp_dtype=None)
+    net = net.to(device)
+    optimizer = build_optimizer(parameter_groups(net, 0.0), name="sgd", lr=0.001, device=device)
+    return assembly, TrainStep(net, assembly.task(), optimizer, device=device, amp_dtype=amp_dtype, clip_max_norm=10.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(schema.families()))
+def test_a_step_never_waits_for_the_device(name: str, sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    assembly, step = parts_of(name, sets[schema.family(name).task], DEVICE, None)
     read: list[tuple[int, ...]] = []
 
     def match(cost: Tensor, counts: Tensor) -> hungarian.Matches:
@@ -64,5 +71,36 @@ def test_a_step_never_waits_for_the_device(name: str, sets: dict[str, Path], mon
     loader.close()
     assembly.close()
     assert parts and all(value.device == DEVICE for value in parts.values())
-    assert all(p.grad is not None for p in net.parameters() if p.requires_grad)
+    assert all(p.grad is not None for p in step.parameters)
     assert len(read) == (1 if name in ON_THE_HOST else 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("amp_dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("name", list(schema.families()))
+def test_on_a_gpu_torch_sees_no_step_wait(name: str, amp_dtype: torch.dtype | None, sets: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda:0")
+    assembly, step = parts_of(name, sets[schema.family(name).task], device, amp_dtype)
+    original = hungarian.match
+
+    def match(cost: Tensor, counts: Tensor) -> hungarian.Matches:
+        torch.cuda.set_sync_debug_mode("default")
+        found = original(cost, counts)
+        torch.cuda.set_sync_debug_mode("error")
+        return found
+
+    if name in ON_THE_HOST:
+        monkeypatch.setattr(f"{ON_THE_HOST[name]}.match", match)
+    loader: Any = assembly.train_loader(Seat(0, 1, 1, device), 2)
+    try:
+        for mode in ("default", "error"):  # the first time kernels are loaded
+            torch.cuda.set_sync_debug_mode(mode)
+            window = list(loader.epoch(0))
+            step.backward(window, [2, 2])
+            verdict = step.move()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        loader.close()
+        assembly.close()
+    assert verdict.wait() == [0.0, 0.0]

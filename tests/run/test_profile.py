@@ -86,3 +86,16 @@ def test_a_profiled_run_leaves_its_table_and_trace_and_trains_as_any_other(tiny:
     assert table.splitlines()[0] in (run_dir / "train.log").read_text()
     assert "<td>waiting for data</td>" in (run_dir / "report.html").read_text()
     assert not (Path(plain["save_dir"]) / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="times a GPU")
+@pytest.mark.parametrize("more", [{}, {"cuda_graph": True}, {"compile": True}, {"fused": True}], ids=str)
+def test_on_a_gpu_forward_and_backward_have_device_time_and_a_backward_has_more(tiny: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+    keys = {**QUICK, "data": str(tiny), "project": str(tmp_path), "val": False, "device": 0, "epochs": 8, "imgsz": 320, **more}
+    found = LibreYOLO("yolo9t").train(**keys, profile=True, profile_warmup=6, profile_steps=4)
+    table = (Path(found["save_dir"]) / "profile.txt").read_text()
+    device = {line[:20].strip(): float(line[20:].split()[1]) for line in table.splitlines()[2:]}
+    assert device["backward"] > device["forward"] > 0, table
+    assert device["augmentation"] > 0 and device["optimiser"] > 0, table

@@ -323,3 +323,17 @@ def test_the_side_stream_delivers_the_same_batches():
                 torch.testing.assert_close(row[2].cpu(), expected[place][2], atol=1e-4, rtol=0)
                 assert torch.equal(row[3].cpu(), expected[place][3])
     loader.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_a_gpu_epochs_do_not_add_to_the_memory_that_is_held():
+    held = []
+    for _ in range(6):
+        loader = loader_of(noisy_pictures(10), AugmentSettings(imgsz=(640, 640)), device="cuda:0")
+        for batch in loader.epoch(0):
+            batch.images.sum()
+        torch.cuda.synchronize()
+        held.append(torch.cuda.memory_reserved())
+        loader.close()
+    assert held[-1] <= 1.2 * held[1], held
