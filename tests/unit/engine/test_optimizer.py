@@ -124,3 +124,22 @@ def test_a_state_from_another_device_leaves_how_the_optimiser_runs(fused: bool) 
     assert torch.allclose(one.weight, other.weight)
     with pytest.raises(ValueError, match="different number of parameter groups"):
         load_state(second, {**first.state_dict(), "param_groups": []})
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_a_state_takes_the_memory_format_that_weights_have_here(kind: str) -> None:
+    torch.manual_seed(0)
+    nets = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1)) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    nets[1].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    first, second = (build_optimizer(parameter_groups(net, 0.1), name=kind, lr=0.1, device=CPU) for net in nets)
+    x = torch.rand(2, 3, 8, 8)
+    nets[0](x).sum().backward()
+    first.step()
+    load_state(second, first.state_dict())
+    for parameter, twin in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        for name, value in first.state[parameter].items():
+            found = second.state[twin][name]
+            assert torch.equal(found, value)
+            assert found.shape != twin.shape or found.stride() == twin.stride()
+            assert not found.requires_grad
