@@ -15,8 +15,7 @@ from libreyolo.engine.batchnorm import SyncBatchNorm
 
 log = logging.getLogger(__name__)
 
-# As in nn.fused.kernels, which only a machine with triton can import.
-ACTIVATIONS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.SiLU: 1, nn.ReLU: 2}
+ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as in nn.fused.kernels, which only a machine with triton can import
 
 
 class FusedNormAct(SyncBatchNorm):
@@ -66,8 +65,7 @@ def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
     """Replace, in the layers that say so, BatchNorm and activation by one module; return the network.
 
     A layer says so with `NORM_ACT`, the names of the two children that its forward applies one after the other. over_ranks: statistics cover all
-    ranks; then every other BatchNorm2d is replaced too, because torch's SyncBatchNorm makes the host wait for the device in each layer. Names of
-    parameters and buffers stay. Without triton nothing is replaced, and the log says so.
+    ranks. Names of parameters and buffers stay. Without triton nothing is replaced, and the log says so.
     """
     if importlib.util.find_spec("triton") is None:
         log.info("fused=true needs triton, which torch brings along on CUDA machines: BatchNorm and activation stay apart.")
@@ -78,25 +76,12 @@ def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
         if names is None:
             continue
         norm, act = getattr(layer, names[0]), getattr(layer, names[1])
-        if not _fits(norm) or type(act) not in ACTIVATIONS or type(act) is nn.Identity:
+        if type(norm) is not nn.BatchNorm2d or type(act) not in ACTIVATIONS or norm.momentum is None or not norm.affine:
+            continue
+        if not norm.track_running_stats:
             continue
         setattr(layer, names[0], FusedNormAct(norm, act, over_ranks=over_ranks))
         setattr(layer, names[1], nn.Identity())
         count += 1
-    if over_ranks:
-        _replace_others(net)
     log.info("fused=true: %d pairs of BatchNorm and activation run as one.", count)
     return net
-
-
-def _fits(norm: nn.Module) -> bool:
-    return type(norm) is nn.BatchNorm2d and norm.momentum is not None and norm.affine and norm.track_running_stats
-
-
-def _replace_others(net: nn.Module) -> None:
-    """Put BatchNorms without an activation behind them through the same function; one that sits in several places stays one."""
-    done: dict[nn.Module, FusedNormAct] = {}
-    for module in list(net.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.BatchNorm2d) and _fits(child):
-                setattr(module, name, done.setdefault(child, FusedNormAct(child, nn.Identity(), over_ranks=True)))
