@@ -19,6 +19,7 @@ from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.current_device import current
 from libreyolo.engine.determinism import deterministic_kernels
 from libreyolo.engine.generators import caller_untouched
 from libreyolo.engine.validate import validate
@@ -202,7 +203,7 @@ class LibreYOLO:
         """Train in this process, the only rank."""
         job = autobatch.settled(job, device, 1)
         launch.check_divisible(job.recipe.batch, 1)
-        with deterministic_kernels(job.recipe.deterministic):
+        with current(device), deterministic_kernels(job.recipe.deterministic):
             return train_at(job, Seat(0, 1, 1, device), place)
 
     def _train_rank(self, job: run.Job, typed: Mapping[str, Any], place: Place, environment: launch.RankEnvironment) -> run.Outcome:

@@ -16,13 +16,15 @@ from libreyolo.engine import collectives, rank_state
 from libreyolo.engine.batchnorm import synchronise, warn_small_batch
 from libreyolo.engine.compilation import compiled
 from libreyolo.engine.cuda_graph import GraphedNetwork
+from libreyolo.engine.current_device import current
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
 from libreyolo.engine.fusion import fuse
 from libreyolo.engine.interruption import Interruption
 from libreyolo.engine.loss_log import LossLog
-from libreyolo.engine.optimizer import build_optimizer, parameter_groups
+from libreyolo.engine.optimizer import build_optimizer, load_state, parameter_groups
 from libreyolo.engine.precise_bn import recompute_statistics
+from libreyolo.engine.profiler import MarkedNetwork
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.schedule import Schedule
@@ -64,7 +66,9 @@ def amp_dtype(recipe: Recipe, device: torch.device) -> torch.dtype | None:
     if not recipe.amp or device.type != "cuda":
         return None
     if recipe.amp_dtype == "auto":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        with current(device):
+            # Emulated, as torch does on devices before Ampere, it is slower than float32.
+            return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return {"bfloat16": torch.bfloat16, "float16": torch.float16}[recipe.amp_dtype]
 
 
@@ -113,7 +117,7 @@ class Training:
             if self.ema:
                 self.ema.average.load_state_dict(content["ema"])
                 self.ema.updates = int(content["ema_updates"])
-            self.optimizer.load_state_dict(content["optimizer"])
+            load_state(self.optimizer, content["optimizer"])
             if content.get("scaler"):
                 self.trainer.step.scaler.load_state_dict(content["scaler"])
             if content.get("ranks"):  # the run ended in the middle of an epoch
@@ -167,6 +171,8 @@ def training(
     stack = ExitStack()
     stack.enter_context(compiled(bare, recipe.compile))
     wrapped = _graphed(collectives.wrap(bare, device), recipe, seat)
+    if recipe.profile and seat.world_size == 1:
+        wrapped = MarkedNetwork(wrapped)
     interruption = interruption or Interruption()
     step = TrainStep(
         wrapped,

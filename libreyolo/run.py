@@ -263,9 +263,7 @@ def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack:
         if seat.rank == 0:
             log.warning("profile=true is ignored with %d ranks: profile on one GPU.", seat.world_size)
         return
-    trainer.profiler = StepProfiler(
-        run_dir, trainer.bare, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace
-    )
+    trainer.profiler = StepProfiler(run_dir, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace)
     stack.callback(trainer.profiler.close)
 
 

@@ -13,8 +13,9 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -171,7 +172,9 @@ class Loader(Generic[B]):
         self._iterator = None
         if self._data_loader is None:
             self._data_loader = self._start()
-        self._iterator = iter(self._data_loader)
+        # The thread that pins batches makes the device that is current now its own, and would open a context on GPU 0 for one that is not in use.
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            self._iterator = iter(self._data_loader)
         try:
             while True:
                 if self._pass != this_pass:
@@ -207,7 +210,7 @@ class Loader(Generic[B]):
         return host
 
     def _ahead_on_side_stream(self, hosts: Iterator[Any]) -> Iterator[B]:
-        side = torch.cuda.Stream(self.device)
+        side = _side_stream(self.device)
 
         def launch() -> tuple[B, torch.cuda.Event] | None:
             host = next(hosts, None)
@@ -248,6 +251,15 @@ class Loader(Generic[B]):
             # Its own generator: the seed that a DataLoader draws for its workers must not come out of the user's global one.
             generator=torch.Generator().manual_seed(self._seed),
         )
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which all loaders of a device prepare: memory that a stream has used is used again by this stream alone.
+
+    With one for every epoch, each would keep a batch's memory for itself.
+    """
+    return torch.cuda.Stream(device)
 
 
 class _EpochPlan:

@@ -60,7 +60,7 @@ def differentiable_sum(tensor: Tensor) -> Tensor:
 
 
 def max_integers(values: dict[str, int], device: torch.device) -> dict[str, int]:
-    """Return the largest value of every name over ranks; all ranks must pass the same names."""
+    """Return the largest value of every name over ranks; all ranks must pass the same names, and on a GPU each waits for its device."""
     if world_size() == 1 or not values:
         return values
     names = sorted(values)

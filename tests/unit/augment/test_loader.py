@@ -1,11 +1,15 @@
 import multiprocessing
 import random
 import signal
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from libreyolo.data import loader as module
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection_loader import ROWS, eval_loader, train_loader
 from libreyolo.data.loader import Loader, resolve_workers
@@ -250,6 +254,59 @@ def test_workers_are_capped_by_the_cpus_of_the_host_over_its_ranks():
         resolve_workers(-1, 1, 4)
 
 
+def test_all_loaders_of_a_gpu_prepare_on_one_side_stream_and_pin_for_that_gpu(monkeypatch):
+    # Memory that a stream has used is used again by that stream alone: a stream of each epoch's own would keep a batch's memory for each.
+    made, entered, current = [], [], []
+
+    @contextmanager
+    def on(what, note):
+        note.append(str(what))
+        current.append(str(what))
+        yield
+        current.pop()
+
+    class Stream:
+        def __init__(self, device):
+            made.append(str(device))
+
+        def __str__(self):
+            return f"side {len(made)}"
+
+        def wait_event(self, event): ...
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: on(device, entered))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: on(stream, []))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(wait_event=lambda event: None))
+    module._side_stream.cache_clear()
+
+    class Pinning:
+        """A DataLoader as far as a pass over it goes."""
+
+        def __iter__(self):
+            assert current == ["cuda:1"]  # whose context its pinning thread will open
+            return iter([1, 2])
+
+    seen = []
+    try:
+        for _ in range(2):
+            loader = loader_of(device="cuda:1")
+            loader._prepare = lambda host, device: seen.append((host, list(current))) or SimpleBatch(host)
+            monkeypatch.setattr(loader, "_start", Pinning)
+            for epoch in (0, 1):
+                assert [batch.value for batch in loader.epoch(epoch)] == [1, 2]
+    finally:
+        module._side_stream.cache_clear()
+    assert made == ["cuda:1"]
+    assert seen == [(host, ["cuda:1", "side 1"]) for _ in range(4) for host in (1, 2)]
+
+
+@dataclass
+class SimpleBatch:
+    value: int
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_the_side_stream_delivers_the_same_batches():
@@ -266,3 +323,17 @@ def test_the_side_stream_delivers_the_same_batches():
                 torch.testing.assert_close(row[2].cpu(), expected[place][2], atol=1e-4, rtol=0)
                 assert torch.equal(row[3].cpu(), expected[place][3])
     loader.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_a_gpu_epochs_do_not_add_to_the_memory_that_is_held():
+    held = []
+    for _ in range(6):
+        loader = loader_of(noisy_pictures(10), AugmentSettings(imgsz=(640, 640)), device="cuda:0")
+        for batch in loader.epoch(0):
+            batch.images.sum()
+        torch.cuda.synchronize()
+        held.append(torch.cuda.memory_reserved())
+        loader.close()
+    assert held[-1] <= 1.2 * held[1], held
