@@ -18,6 +18,7 @@ from libreyolo.data.picture_check import find_leaks, look_at_all
 from libreyolo.data.picture_facts import PictureFacts
 from libreyolo.data.scan import Findings, TextLabels, hint_of_ids, label_source, read_split, refuse_split
 from libreyolo.data.sources import list_pictures
+from libreyolo.data.strays import stray_labels
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
 
@@ -161,15 +162,11 @@ def _count_classes(description: DatasetYaml, splits: dict[str, _Split], report: 
 
 
 def _find_orphans(splits: dict[str, _Split], report: DataReport) -> None:
-    """Label files in the folders of labels that belong to no picture of any split."""
-    used = {file for checked in splits.values() for file in checked.label_files}
-    lists = {"classes.txt", "readme.txt", "train.txt", "val.txt", "test.txt", "labels.txt", "notes.txt"}
-    orphans = []
-    for folder in sorted({Path(file).parent for file in used}):
-        if folder.is_dir():
-            texts = (path for path in folder.iterdir() if path.suffix.lower() == ".txt" and path.name.lower() not in lists)
-            orphans += sorted(str(path) for path in texts if str(path) not in used)
-    report.add_all("warning", "", "label files that belong to no picture", orphans)
+    """Label files that belong to no picture of any split."""
+    with_files = [checked for checked in splits.values() if checked.label_files]
+    pictures = [picture for checked in with_files for picture in checked.pictures]
+    strays = stray_labels(pictures, [file for checked in with_files for file in checked.label_files])
+    report.add_all("warning", "", "label files that belong to no picture", strays)
 
 
 def _samples(checked: _Split, count: int) -> list[LabelledPicture]:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from libreyolo.data.counterparts import label_paths
 from libreyolo.data.dataset_yaml import DatasetYaml
 from libreyolo.data.mask_scan import Look, look_at_mask, look_at_polygons
 from libreyolo.data.masked_set import MaskFiles, Masks, PolygonFiles
 from libreyolo.data.masks import MaskRules, find_masks, read_rules
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.scan import label_paths
 from libreyolo.errors import UserError
 
 BACKGROUND = "background"
