@@ -94,6 +94,11 @@ def absolute(path: str | Path, base: Path) -> Path:
     return Path(os.path.abspath(base / expanded))  # noqa: PTH100 - resolve() would follow links and lose an `images` folder
 
 
+def is_absolute(text: str) -> bool:
+    """Whether text (with slashes) begins at a root, of this system or another: a folder's name can't."""
+    return text.startswith(("/", "~")) or re.match(r"[A-Za-z]:", text) is not None
+
+
 def exists(path: Path) -> bool:
     """Whether there is a file or folder; False also for a name that is too long. Raises UserError where permissions hide the answer."""
     try:

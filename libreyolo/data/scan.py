@@ -26,7 +26,7 @@ from libreyolo.data.scan_work import parallel, progress, refuse_unusable, stamp
 from libreyolo.data.sources import Listing
 from libreyolo.errors import UserError
 
-READER_VERSION = 2  # raise it when a rule of labels.py or decode.py changes: it makes every cached scan stale
+READER_VERSION = 3  # raise it when a rule of labels.py, coco_labels.py or decode.py changes: it makes every cached scan stale
 
 
 @dataclass(frozen=True)
