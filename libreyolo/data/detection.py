@@ -107,9 +107,7 @@ def load_detection(
     return DetectionData(description.path, names, train, val, report, description, options)
 
 
-def _load_split(
-    listing: Listing, description: DatasetYaml, split: str, options: _Options, report: dict[str, SplitReport]
-) -> ImageSet | None:
+def _load_split(listing: Listing, description: DatasetYaml, split: str, options: _Options, report: dict[str, SplitReport]) -> ImageSet | None:
     """Scan a split and note its report; None where it names no picture at all."""
     if not listing.pictures and not listing.skipped:
         return None
