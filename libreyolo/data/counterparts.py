@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -41,6 +42,13 @@ def label_paths(pictures: Iterable[str]) -> list[str]:
         other = odd.get(composed(stem)) if odd else None
         result.append(exact if other is None or Path(exact).exists() else os.path.join(place, other))  # noqa: PTH118
     return result
+
+
+def shared_files(files: Sequence[str]) -> list[str]:
+    """Return the files that several pictures have (`a.jpg` and `a.png` share a.txt), each once, sorted; files that are not there do not count."""
+    if len(set(files)) == len(files):
+        return []
+    return sorted(file for file, count in Counter(files).items() if count > 1 and Path(file).exists())
 
 
 def folder_and_stem(picture: str) -> tuple[str, str]:

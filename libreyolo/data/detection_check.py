@@ -5,7 +5,6 @@ Reads every file and writes none; nothing comes from a cache.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from libreyolo.data.counterparts import shared_files
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
 from libreyolo.data.picture_check import find_leaks, look_at_all
 from libreyolo.data.picture_facts import PictureFacts
@@ -126,8 +126,7 @@ def _note_labels(found: Findings, pictures: list[str], label_files: list[str], s
         report.add("warning", split, "no picture has a label file; they are looked for at these places", label_files[:3])
     elif told.num_pictures and not told.num_boxes:
         report.add("warning", split, "no picture has a box")
-    shared = [file for file, count in Counter(label_files).items() if count > 1 and Path(file).exists()]
-    report.add_all("warning", split, "label files of several pictures each (one name, two suffixes)", shared)
+    report.add_all("warning", split, "label files of several pictures each (one name, two suffixes)", shared_files(label_files))
     tiny, twice = [], []
     for place, picture in enumerate(pictures):
         rows = slice(scan.offsets[place], scan.offsets[place + 1])

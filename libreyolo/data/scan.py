@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,14 +18,16 @@ from numpy.typing import NDArray
 
 from libreyolo.data import scan_cache
 from libreyolo.data.coco_labels import CocoLabels
-from libreyolo.data.counterparts import label_paths
+from libreyolo.data.counterparts import label_paths, shared_files
 from libreyolo.data.dataset_yaml import DatasetYaml
 from libreyolo.data.decode import PictureError, probe_picture
 from libreyolo.data.labels import LabelFile, LabelSource, parse_labels, read_label_file
 from libreyolo.data.scan_result import Scan, SplitReport
 from libreyolo.data.scan_work import parallel, progress, refuse_unusable, stamp
 from libreyolo.data.sources import Listing
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, printable
+
+logger = logging.getLogger(__name__)
 
 READER_VERSION = 3  # raise it when a rule of labels.py, coco_labels.py or decode.py changes: it makes every cached scan stale
 
@@ -89,6 +92,10 @@ def scan_pictures(listing: Listing, *, split: str, description: DatasetYaml) -> 
     labels = label_source(description, split, listing.pictures)
     picture_stamps, label_stamps = stamps_of(listing.pictures), stamps_of(labels.files)
     key = _key(listing, labels.files, np.concatenate([picture_stamps, label_stamps]), split, description)
+    shared = shared_files(labels.files)
+    if shared:
+        files = f"{len(shared)} label files belong to several pictures each, one name with two suffixes (for example {shared[0]})"
+        logger.warning("%s: %s; their boxes are used for each.", split, printable(files))
     cache_name = f"{description.path} {split}"
     scan = scan_cache.load(cache_name, key)
     if scan is None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from libreyolo.data.counterparts import label_paths
+from libreyolo.data.counterparts import label_paths, shared_files
 from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
 from libreyolo.data.detection import Cache
 from libreyolo.data.mask_scan import Look, scan_masks
@@ -124,6 +124,11 @@ def _load_split(listing: Listing, split: str, description: DatasetYaml, options:
             f"{split}: {len(lacking)} of {len(targets)} pictures have no mask ({lacking[0]}): add the masks, take those pictures out, or correct "
             "masks_dir."
         )
+
+    shared = shared_files(targets)
+    if shared:
+        files = f"{len(shared)} files belong to several pictures each, one name with two suffixes (for example {shared[0]})"
+        logger.warning("%s: %s; they are the masks of each.", split, printable(files))
 
     def look(place: int, hw: tuple[int, int]) -> Look:
         return source.look(targets[place], hw)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from libreyolo.data.counterparts import shared_files
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
 from libreyolo.data.mask_scan import Look, MaskScan, look_at_masks, refuse_masks
 from libreyolo.data.mask_source import FromPolygons, MaskSource, source_of
@@ -87,6 +88,9 @@ def _check_split(listing: Listing, split: str, source: MaskSource, report: DataR
     """Read one split and note what is found."""
     targets, lacking = source.targets(listing.pictures)
     report.add_all("error", split, "pictures without a mask", lacking)
+    report.add_all(
+        "warning", split, "masks of several pictures each (one name, two suffixes)", shared_files([target for target in targets if target])
+    )
     places = [place for place, target in enumerate(targets) if target]
     looked_at = Listing([listing.pictures[place] for place in places], listing.skipped)
     behind = [targets[place] for place in places]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from libreyolo.data.counterparts import label_paths
 from libreyolo.data.detection import load_detection
@@ -120,3 +121,28 @@ def test_a_picture_s_text_beside_it_is_no_stray_where_boxes_come_from_a_json(bui
     write_text(path.parent / "t.json", '{"images": [{"id": 1, "file_name": "00.jpg"}], "annotations": [], "categories": []}')
     report, _, _ = check_detection(path, cwd=path.parent)
     assert not any("belong to no picture" in finding.what for finding in report.findings)
+
+
+@pytest.mark.parametrize("has_masks", [False, True])
+def test_a_file_that_two_pictures_share_is_told_by_a_training_and_by_the_check(
+    build_set: BuildSet, caplog: pytest.LogCaptureFixture, has_masks: bool
+) -> None:
+    path = build_set([BOX, BOX, None], [BOX])
+    train = path.parent / "images" / "train"
+    save_picture(train / "00.png"), save_picture(train / "02.png")  # 02 has no label file to share
+    shared = path.parent / "labels" / "train" / "00.txt"
+    if has_masks:
+        for picture in path.parent.glob("images/*/*"):
+            mask = path.parent / "masks" / picture.parent.name / f"{picture.stem}.png"
+            mask.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.zeros((24, 32), np.uint8)).save(mask)
+        shared = path.parent / "masks" / "train" / "00.png"
+        load_semantic(path)
+        report = check_semantic(path, cwd=path.parent)[0]
+    else:
+        load_detection(path)
+        report = check_detection(path, cwd=path.parent)[0]
+    places = (str(shared), str(shared.with_stem("02")))[: 1 + has_masks]
+    files = f"{len(places)} {'' if has_masks else 'label '}files belong to several pictures each, one name with two suffixes"
+    assert f"train: {files} (for example {shared})" in caplog.text
+    assert [finding.places for finding in report.findings if "of several pictures each" in finding.what] == [places]
