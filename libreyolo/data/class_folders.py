@@ -28,7 +28,7 @@ from libreyolo.data.class_shapes import built_in_class_shapes
 from libreyolo.data.counterparts import composed
 from libreyolo.data.dataset_yaml import absolute, candidates, find_yaml, read_yaml
 from libreyolo.data.decode import PICTURE_SUFFIXES, UNREAD_SUFFIXES
-from libreyolo.data.sources import Listing
+from libreyolo.data.sources import Listing, is_folder
 from libreyolo.errors import UserError, nearest, printable
 
 logger = logging.getLogger(__name__)
@@ -219,7 +219,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _class_folders(folder: Path) -> list[Path]:
-    return [Path(entry.path) for entry in _entries(folder) if entry.is_dir()]
+    return [Path(entry.path) for entry in _entries(folder) if is_folder(entry)]
 
 
 def _pictures_in(folder: Path) -> list[str]:
@@ -229,7 +229,7 @@ def _pictures_in(folder: Path) -> list[str]:
 
 def _files_of(folder: Path, suffixes: frozenset[str]) -> list[str]:
     entries = _entries(folder)
-    return [entry.path for entry in entries if os.path.splitext(entry.name)[1].lower() in suffixes and not entry.is_dir()]  # noqa: PTH122
+    return [entry.path for entry in entries if os.path.splitext(entry.name)[1].lower() in suffixes and not is_folder(entry)]  # noqa: PTH122
 
 
 def _flat_pictures(class_folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,12 +23,12 @@ def stray_labels(pictures: Sequence[str], labels: Sequence[str]) -> list[str]:
     stems: dict[str, set[str]] = defaultdict(set)
     for folder, stem in map(folder_and_stem, pictures):
         stems[folder].add(composed(stem))
-    places = {str(Path(label).parent) for label in labels}
+    places = set(map(os.path.dirname, labels))
     found = []
     for folder in sorted(places | stems.keys()):
         for name in text_files(folder):
-            path = str(Path(folder) / name)
-            if path not in used and (folder in places or composed(Path(name).stem) in stems[folder]):
+            path = os.path.join(folder, name)  # noqa: PTH118 - a million times
+            if path not in used and (folder in places or composed(folder_and_stem(name)[1]) in stems[folder]):
                 found.append(path)
     return found
 

@@ -235,6 +235,17 @@ def test_a_class_folder_with_a_control_character_is_refused(tmp_path: Path) -> N
         load_classify(tmp_path, cwd=tmp_path)
 
 
+def test_a_link_to_itself_is_skipped_by_name(tmp_path: Path) -> None:
+    """Alone, beside class folders and among pictures."""
+    build(tmp_path, PETS)
+    (tmp_path / "train" / "loop").symlink_to("loop")
+    picture = tmp_path / "train" / "cat" / "loop.jpg"
+    picture.symlink_to("loop.jpg")
+    data = load_classify(tmp_path, cwd=tmp_path)
+    assert len(data.train) == 5
+    assert [path for path, _ in data.report["train"].skipped] == [str(picture)]
+
+
 def test_a_class_whose_pictures_are_all_broken_is_an_error(tmp_path: Path) -> None:
     build(tmp_path, {"train": {"cat": 4, "dog": 0}})
     write_text(tmp_path / "train" / "dog" / "a.jpg", "x")
