@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from libreyolo.data.counterparts import composed
 from libreyolo.data.loader import available_cpus, resolve_workers
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.batch import Batch
@@ -136,4 +137,4 @@ def refuse_other_classes(data: Any, found: Mapping[int, str], known: Mapping[int
 
 
 def _plain(name: str) -> str:
-    return name.strip().casefold()
+    return composed(name.strip()).casefold()

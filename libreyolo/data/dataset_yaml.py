@@ -131,7 +131,8 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
     if str(data) in BUILT_IN:
         return BUILT_IN[str(data)]()
     places = ", ".join(str(candidate) for candidate in tried)
-    raise UserError(f"data={str(data)!r} was not found (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
+    what = "is a folder that holds no data.yaml" if place.is_dir() else "was not found"
+    raise UserError(f"data={str(data)!r} {what} (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
 
 
 def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:

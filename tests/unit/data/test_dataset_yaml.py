@@ -191,6 +191,9 @@ def test_a_name_that_is_nowhere_lists_what_was_tried(tmp_path: Path) -> None:
         find_yaml("shape", tmp_path)
     assert str(tmp_path / "shape.yaml") in str(caught.value)
     assert "Did you mean 'shapes'?" in str(caught.value)
+    (tmp_path / "pets" / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"data='pets' is a folder that holds no data\.yaml \(tried .*pets/data\.yaml"):
+        find_yaml("pets", tmp_path)
 
 
 @pytest.mark.parametrize("data", [None, "", 3, ["a.yaml"]])
