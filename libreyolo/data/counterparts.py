@@ -63,10 +63,13 @@ def _label_folder(folder: str) -> str:
     if last is None:
         return folder
     above, below = Path(*parts[:last]), parts[last + 1 :]
+    exact = Path(above, "labels", *below)
+    if exact.is_dir():
+        return str(exact)
     try:
-        neighbours = sorted((name for name in os.listdir(above) if name.lower() == "labels"), reverse=True)  # noqa: PTH208 - `labels` comes first
-    except OSError:
-        neighbours = ["labels"]  # a folder that may be entered and not listed
+        neighbours = sorted(name for name in os.listdir(above) if name.lower() == "labels")  # noqa: PTH208 - names are all that is wanted
+    except OSError:  # a folder that may be entered and not listed
+        return folder
     places = (Path(above, name, *below) for name in neighbours)
     return next((str(place) for place in places if place.is_dir()), folder)
 

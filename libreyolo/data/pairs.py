@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from libreyolo.data.counterparts import composed
+from libreyolo.data.counterparts import composed, shared_files
 from libreyolo.data.dataset_yaml import DatasetYaml, is_absolute
 from libreyolo.data.decode import PICTURE_SUFFIXES
 from libreyolo.data.sources import Listing
@@ -105,6 +105,10 @@ def log_unused(pairs: Pairs, folders: PairFolders, split: str) -> None:
         logger.warning("%s: %d pictures are %s.", split, len(pairs.outside), told)
     if pairs.alone:
         logger.warning("%s: %d targets have no input and are not used (for example %s).", split, len(pairs.alone), printable(pairs.alone[0]))
+    shared = shared_files(pairs.targets)
+    if shared:
+        told = printable(f"one name with two suffixes (for example {shared[0]})")
+        logger.warning("%s: %d targets belong to several inputs each, %s; they are used for each.", split, len(shared), told)
 
 
 def _folder(path: Path, content: Any, key: str, other: str, default: str) -> tuple[str, ...]:

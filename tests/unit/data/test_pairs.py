@@ -279,3 +279,13 @@ def test_a_set_of_unread_formats_is_told_once(tmp_path: Path, caplog: pytest.Log
         write_text(tmp_path / "data.yaml", "train: inputs\n")
     )
     assert caplog.text.count("a.heic") == 1
+
+
+def test_a_target_of_two_inputs_is_told_by_a_training_and_by_the_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pairs_below(tmp_path, "inputs", "targets", ["a.png", "b.png"])
+    save_picture(tmp_path / "inputs" / "a.bmp")
+    yaml = write_text(tmp_path / "data.yaml", "train: inputs\n")
+    assert paths(load_restore(yaml))[:2] == [("inputs/a.bmp", "targets/a.png"), ("inputs/a.png", "targets/a.png")]
+    shared = str(tmp_path / "targets" / "a.png")
+    assert f"train: 1 targets belong to several inputs each, one name with two suffixes (for example {shared})" in caplog.text
+    assert [f.places for f in check(yaml, task="restore").findings if "of several inputs each" in f.what] == [(shared,)]
