@@ -281,3 +281,14 @@ def test_of_a_row_with_key_points_the_box_is_painted(build_set: BuildSet) -> Non
     mask = load_semantic(path).train.mask(0)
     assert (mask[:, :15] == 0).all()
     assert (mask[:, 18:] == 1).all()
+
+
+@pytest.mark.parametrize("num_classes", [254, 255])
+def test_the_background_of_polygons_is_never_the_ignored_value(build_set: BuildSet, num_classes: int) -> None:
+    path = build_set(["253 0 0 1 0 1 1 0 1\n", ""], nc=num_classes)
+    if num_classes == 255:
+        assert "255 classes and the background, which polygons leave, are more than a mask can tell apart: at most 255, for 255 is ignored" in told(
+            path
+        )
+    else:
+        assert [np.unique(load_semantic(path).train.mask(i)).tolist() for i in range(2)] == [[253], [254]]
