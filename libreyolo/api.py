@@ -341,8 +341,6 @@ class LibreYOLO:
     def save(self, path: str | Path) -> Path:
         """Write the weights of the inference network as a LibreYOLO weights file; an existing file is replaced whole. Return its path."""
         target = Path(path)
-        if not target.name:
-            raise UserError(f"save({str(path)!r}) names no file.")
         checkpoint.write(checkpoint.weights_dict(self.net.state_dict(), self._meta()), target)
         return target
 

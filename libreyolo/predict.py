@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from libreyolo.assembly.parts import Predictor
-from libreyolo.data.dataset_yaml import absolute
+from libreyolo.data.dataset_yaml import absolute, exists
 from libreyolo.data.decode import PICTURE_SUFFIXES, UNREAD_SUFFIXES, PictureError, decode_picture, picture_to_rgb
 from libreyolo.data.sources import Listing
 from libreyolo.errors import UserError, printable
@@ -58,18 +58,20 @@ def _from_disk(source: str, cwd: Path) -> Iterator[tuple[Path, np.ndarray]]:
     if not source.strip() or _ADDRESS.match(source):
         raise UserError(f"{source!r} is no path: predict reads picture files, folders and patterns; download a picture before it is predicted on.")
     path = absolute(source, cwd)
-    if path.is_file():
+    is_there = exists(path)  # False for a name that is too long
+    if is_there and path.is_file():
         try:
             yield path, decode_picture(path)
         except PictureError as error:
             raise UserError(f"{path} is no usable picture: {error}.") from error
         return
-    found = _in_folder(path) if path.is_dir() else _matches(source, cwd)
+    is_folder = is_there and path.is_dir()
+    found = _in_folder(path) if is_folder else _matches(source, cwd)
     if found.unread:
         logger.warning("%s: %s.", printable(source), printable(found.unread_note()))
     if not found.pictures:
         note = f" ({found.unread_note()})" if found.unread else ""
-        if path.is_dir():
+        if is_folder:
             raise UserError(f"{path} holds no picture ({', '.join(sorted(PICTURE_SUFFIXES))}){note}.")
         raise UserError(f"{source}: no such picture, folder or pattern (looked at {path}){note}.")
     for picture in found.pictures:

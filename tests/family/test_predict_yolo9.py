@@ -169,6 +169,8 @@ def test_drawn_pictures_are_saved_under_their_own_names(model: LibreYOLO, pictur
         (np.zeros((4, 4, 3), np.uint8), {"classes": []}, r"classes=\[\] would keep nothing; leave it out to keep every class"),
         ("https://example.com/a.jpg", {}, r"'https://example\.com/a\.jpg' is no path: predict reads picture files, .* download a picture before"),
         ("", {}, r"'' is no path"),
+        ("a" * 300 + ".jpg", {}, r"no such picture, folder or pattern"),
+        ("a\0b.jpg", {}, r"is no path"),
         ("film.mp4", {}, r"film\.mp4 is no usable picture: it is a video: take pictures out of it first"),
         ("broken", {}, r"broken: none of its 2 pictures is usable \(for example .*a\.jpg: it is not a picture\)"),
         ("phone", {}, r"phone holds no picture \(.*\) \(1 files are pictures of a format that is not read \(\.heic;"),
@@ -247,7 +249,7 @@ def test_no_picture_that_came_in_is_ever_written_over(model: LibreYOLO, picture:
 
 
 def test_a_name_without_a_file_is_no_place_for_weights(model: LibreYOLO) -> None:
-    with pytest.raises(UserError, match=r"save\(''\) names no file"):
+    with pytest.raises(UserError, match=r"'\.' names no file to write to"):
         model.save("")
 
 
