@@ -42,7 +42,7 @@ class Result(ABC):
         Raises UserError where it can't be written, and where it would replace the picture itself.
         """
         target = Path(path)
-        if self.path is not None and target.exists() and self.path.exists() and target.samefile(self.path):
+        if self.path is not None and _is_same(target, self.path):
             raise UserError(f"{target} is the picture itself, which is never replaced; choose another name or folder.")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,6 +50,13 @@ class Result(ABC):
         except (OSError, ValueError) as error:  # ValueError: a suffix that Pillow does not know
             raise UserError(f"{target} could not be written: {error}.") from error
         return target
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # one of them is not there, or can't be
+        return False
 
 
 def count_names(labels: np.ndarray, names: dict[int, str]) -> str:

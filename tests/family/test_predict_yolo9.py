@@ -255,6 +255,6 @@ def test_a_name_without_a_file_is_no_place_for_weights(model: LibreYOLO) -> None
 
 def test_a_place_or_a_kind_of_file_that_cannot_be_written_is_told(found: Result, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for target in (tmp_path / "a.nothing", tmp_path / "file" / "a.png"):
+    for target in (tmp_path / "a.nothing", tmp_path / "file" / "a.png", tmp_path / ("a" * 300 + ".png"), tmp_path / "a\0.png"):
         with pytest.raises(UserError, match="could not be written"):
             found.save(target)
