@@ -16,7 +16,7 @@ import launch
 from libreyolo import autobatch, build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
-from libreyolo.assembly.parts import Seat
+from libreyolo.assembly.parts import Seat, refuse_other_classes
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.current_device import current
@@ -274,7 +274,7 @@ class LibreYOLO:
         data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. conf, iou: thresholds
         of boxes (0.001 and 0.6). `arguments`: batch, imgsz, device, workers, max_det and the like, as in `train`; those left out are as the
         training judged itself, so that a run's best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ
-        in number.
+        in number or order.
         """
         cwd = Path.cwd()
         trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
@@ -290,10 +290,7 @@ class LibreYOLO:
         device = self._pick_device(recipe.device)
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
         try:
-            if len(assembly.names) != self.nc:
-                raise UserError(f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared.")
-            if assembly.names != self.names and sorted(assembly.names.values()) == sorted(self.names.values()):
-                raise UserError(f"{values['data']} has the classes of this model in another order: give them the order of the model's names.")
+            refuse_other_classes(values["data"], assembly.names, self.names)
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
             if loader is None:
                 raise UserError(f"{values['data']} has no {split} split to validate on.")
@@ -319,13 +316,14 @@ class LibreYOLO:
     ) -> list[Result]:
         """Return one Result for each picture of `source`: a file, a folder, a glob, a PIL picture, an RGB uint8 array, or a list of those.
 
+        A file of a folder or a glob that is no usable picture is skipped with a warning; one that is named by itself is an error.
         conf, iou: lowest score kept (0.25 where left out), and the overlap above which the weaker of two boxes of a class goes (0.45). classes:
         keep only these ids. max_det: most predictions of a picture (300). imgsz: the network input, as in training where left out. One that means
         nothing for this model's task is refused. save: a folder for the drawn (or restored) pictures.
         """
         self._refuse_imgsz(imgsz)
         wanted = image_size(imgsz if imgsz is not None else self.imgsz)
-        checks.at_least("batch", batch, 1)
+        checks.count("batch", batch)
         settings = _given(conf=conf, iou=iou, classes=classes, max_det=max_det)
         predictor = assembly_for(self.family).predictor(self.family, self._spec(), self.names, **settings)
         on_stride(wanted, self.family.input_of(self.size).stride)

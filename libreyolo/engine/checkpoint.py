@@ -77,6 +77,8 @@ def write(content: Any, path: Path) -> None:
 
     Raises UserError when the disk is full or the folder cannot be written; the old file is untouched then and no temporary file stays.
     """
+    if not path.name:
+        raise UserError(f"{str(path)!r} names no file to write to; give one like mine.pt.")
     # Not mkstemp: its files are readable by their owner alone, whatever the umask says.
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:

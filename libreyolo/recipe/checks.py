@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from libreyolo.errors import UserError, nearest
@@ -10,16 +11,25 @@ from libreyolo.errors import UserError, nearest
 
 def in_range(name: str, value: float, low: float, high: float, *, hint: str = "") -> None:
     """Raise unless low <= value <= high."""
+    _real(name, value)
     if not low <= value <= high:
         raise UserError(f"{name}={value} is out of range: it must lie between {low:g} and {high:g}.{hint}")
 
 
 def at_least(name: str, value: float, low: float, *, hint: str = "") -> None:
     """Raise unless value >= low and finite."""
+    _real(name, value)
     if value == float("inf"):
         raise UserError(f"{name}={value} must be a finite number.")
     if not value >= low:
         raise UserError(f"{name}={value} is too small: it must be {low:g} or more.{hint}")
+
+
+def count(name: str, value: Any) -> None:
+    """Raise unless value is a whole number of 1 or more."""
+    at_least(name, value, 1)
+    if not isinstance(value, Integral):
+        raise UserError(f"{name}={value} must be a whole number.")
 
 
 def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
@@ -75,6 +85,11 @@ def on_stride(imgsz: int | Sequence[int], stride: int, name: str = "imgsz") -> N
             choices = f"{name}={above}" if below == 0 else f"{name}={below} or {name}={above}"
             shown = f"{name}={_shown(imgsz)}"
             raise UserError(f"{shown} does not fit the network: every side must be a multiple of its stride {stride}. Use {choices}.")
+
+
+def _real(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UserError(f"{name}={value!r} must be a number.")
 
 
 def _is_number(value: Any) -> bool:
