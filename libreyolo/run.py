@@ -190,7 +190,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
     saver.tell = listeners.tell
     if job.resumed:
-        training.load_state(job.resumed.content)
+        training.load_state(job.resumed.content, job.resumed.path)
         inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
         log.info("Going on from %s after epoch %d%s.", job.resumed.path, start_epoch, inside)
         for change in job.resumed.changes:

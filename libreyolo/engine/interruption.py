@@ -1,7 +1,8 @@
 """The wish to leave: a signal that one process got, and how all ranks come to leave at the same place.
 
 In the training loop the wish rides in the sums that ranks exchange anyway (engine/step.py). A validation, in which ranks meet only at its end,
-looks for it in the store that the process group was made with.
+looks for it in the store that the process group was made with. A store that cannot be reached means that whoever started the ranks is gone, and is a
+wish to leave as well.
 """
 
 from __future__ import annotations
@@ -65,14 +66,17 @@ class Interruption:
 
     def asked_anywhere(self) -> bool:
         """Return whether some rank was asked, as far as this one can see; it tells the others of its own wish. Not a collective."""
-        if self.asked() and not self._told:
-            self._told = True
-            collectives.tell_all(KEY)
-        if self.asked() or self._seen:
-            return True
-        now = time.monotonic()
-        if now >= self._looked + LOOK_SECONDS:
-            self._looked, self._seen = now, collectives.was_told(KEY)
+        try:
+            if self.asked() and not self._told:
+                self._told = True
+                collectives.tell_all(KEY)
+            if self.asked() or self._seen:
+                return True
+            now = time.monotonic()
+            if now >= self._looked + LOOK_SECONDS:
+                self._looked, self._seen = now, collectives.was_told(KEY)
+        except collectives.STORE_IS_GONE:
+            self.number, self._seen = self.number or signal.SIGTERM, True
         return self._seen
 
     def agreed(self, device: torch.device) -> int:

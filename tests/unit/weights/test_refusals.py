@@ -170,3 +170,10 @@ def test_a_class_count_that_would_fill_the_memory_is_refused(saved: Callable[...
 @pytest.mark.parametrize("key", ["²", "--1", "1" * 5000])
 def test_ids_that_only_look_like_numbers_are_refused(saved: Callable[..., Path], key: str) -> None:
     assert "neither a list nor a dict of ids to names" in refusal(saved(names={key: "a"}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_refused_by_the_name_of_the_tensor(value: float, saved: Callable[..., Path], state: dict[str, Tensor]) -> None:
+    name = "head.cv2.0.2.bias"
+    path = saved(model={**state, name: state[name].clone().fill_(value)})
+    assert f"{path} holds numbers that are not finite (tensor {name})" in refusal(path)
