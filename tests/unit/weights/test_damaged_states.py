@@ -17,7 +17,11 @@ from libreyolo.engine.ema import EMA
 from libreyolo.engine.progress import Progress
 from libreyolo.errors import UserError
 
-STATE: dict[str, Any] = {"optimizer": {"state": {}, "param_groups": []}, "config": {"family": "yolo9", "size": "t"}, "progress": Progress(2).as_dict()}
+STATE: dict[str, Any] = {
+    "optimizer": {"state": {}, "param_groups": []},
+    "config": {"family": "yolo9", "size": "t"},
+    "progress": Progress(2).as_dict(),
+}
 NAN = torch.tensor([0.0, float("nan")])
 
 

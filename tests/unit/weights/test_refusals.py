@@ -173,7 +173,9 @@ def test_ids_that_only_look_like_numbers_are_refused(saved: Callable[..., Path],
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-def test_weights_that_are_not_finite_are_refused_by_the_name_of_the_tensor(value: float, saved: Callable[..., Path], state: dict[str, Tensor]) -> None:
+def test_weights_that_are_not_finite_are_refused_by_the_name_of_the_tensor(
+    value: float, saved: Callable[..., Path], state: dict[str, Tensor]
+) -> None:
     name = "head.cv2.0.2.bias"
     path = saved(model={**state, name: state[name].clone().fill_(value)})
     assert f"{path} holds numbers that are not finite (tensor {name})" in refusal(path)
