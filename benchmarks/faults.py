@@ -274,7 +274,7 @@ class Campaign:
         until = time.monotonic() + fault.at * self.seconds
         parent = psutil.Process(pid)
         while parent.status() != psutil.STATUS_ZOMBIE:
-            ranks = sorted(child.pid for child in parent.children())
+            ranks = sorted(child.pid for child in parent.children() if "resource_tracker" not in " ".join(child.cmdline()))
             if time.monotonic() >= until and (fault.to == "parent" or len(ranks) == KEYS["nproc"]):
                 with suppress(ProcessLookupError):
                     os.kill(pid if fault.to == "parent" else ranks[int(fault.to)], fault.number)

@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import launch
 from launch import restart, rundir
-from libreyolo import resume
+from libreyolo import resume, run_files
 from libreyolo.errors import UserError
 from libreyolo.place import Place
 from libreyolo.record.report.sweep_page import write_sweep_report
@@ -148,14 +148,16 @@ def _settle_run_directory(wish: Any, project: Path) -> Path:
     if earlier is not None:
         _process.restarted = True
         return earlier.absolute()
-    directory = rundir.new_time_directory(project, datetime.now())
-    restart.remember(os.environ, project, directory)
+    with run_files.made_below(project):
+        directory = rundir.new_time_directory(project, datetime.now())
+        restart.remember(os.environ, project, directory)
     return directory
 
 
 def _sweep_dir(project: str) -> str:
     if _process.sweep_dir is None:
-        _process.sweep_dir = rundir.new_time_directory(Path(project).absolute(), datetime.now())
+        with run_files.made_below(project):
+            _process.sweep_dir = rundir.new_time_directory(Path(project).absolute(), datetime.now())
     return str(_process.sweep_dir)
 
 

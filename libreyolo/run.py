@@ -15,6 +15,7 @@ from torch import nn
 from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, HasExample, Seat
+from libreyolo.data.loader_room import lost_workers_told
 from libreyolo.engine import checkpoint, collectives, rank_state
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.interruption import Interruption
@@ -121,11 +122,13 @@ def _on_rank_0(work: Callable[[], T], seat: Seat) -> T | None:
     mistake: Exception | None = None
     if seat.rank == 0:
         try:
-            made = work()
+            with of_the_machine():
+                made = work()
         except Exception as error:
             if not getattr(error, "one_sentence", False):
                 raise
             mistake = error
+            mistake.on_every_rank = True  # type: ignore[attr-defined]  # as it is from here on
     mistake = collectives.broadcast_object(mistake)
     if mistake is not None:
         raise mistake
@@ -220,7 +223,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     )
     listeners.tell("on_train_start", start)
     _profile(trainer, recipe, run_dir, seat, stack)
-    with _this_rank_alone():
+    with _this_rank_alone(), lost_workers_told():
         history = trainer.fit()
     average = saver.write_average(keep=not trainer.completed) if main else None
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}

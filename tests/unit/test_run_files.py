@@ -1,0 +1,58 @@
+"""Files of a run directory on a machine that does not take them: one sentence, and never in the place of what really ended the run."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from libreyolo import door, run_files
+from libreyolo.errors import UserError, of_the_machine, want_of_the_machine
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_log_that_cannot_be_written_does_not_hide_what_ended_the_run(tmp_path: Path) -> None:
+    run_files.append_failure(tmp_path, ValueError("the cause"))
+    assert (tmp_path / "train.log").read_text().rstrip().endswith("ValueError: the cause")
+    (tmp_path / "file").touch()
+    run_files.append_failure(tmp_path / "file" / "run", ValueError("the cause"))  # raises nothing
+
+
+def test_a_failed_write_of_the_arguments_leaves_no_temporary_file(tmp_path: Path) -> None:
+    (tmp_path / "train_config.yaml").mkdir()
+    with pytest.raises(OSError):
+        run_files.write_config(tmp_path, {"epochs": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["train_config.yaml"]
+
+
+def test_a_place_where_no_run_directory_can_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    sentence = r"file/day could not be made \(Not a directory\): choose another place .*project="
+    with pytest.raises(UserError, match=sentence) as told, run_files.made_below(tmp_path / "file"):
+        (tmp_path / "file" / "day").mkdir(parents=True)
+    assert isinstance(told.value.__cause__, OSError)
+
+
+def test_an_error_of_the_machine_is_a_sentence_at_the_hydra_door_too() -> None:
+    """Hydra writes its own files before the training begins."""
+    error = RuntimeError("Hydra's own")
+    error.__cause__ = OSError(errno.EROFS, "Read-only file system", "outputs/.hydra")
+    assert (door.sentence(error) or "").startswith("outputs/.hydra: Read-only file system; choose another place with project=")
+    error.__cause__ = OSError(errno.EIO, "Input/output error")
+    assert door.sentence(error) is None
+
+
+def test_a_write_that_failed_names_the_folders_that_are_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0 if folder == str(tmp_path) else 1 << 30))
+    assert (want_of_the_machine(FULL) or "").startswith(f"{tmp_path}: No space left on device; make room, or choose another place")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0 if folder == "/dev/shm" else 1 << 30))
+    if Path("/dev/shm").is_dir():
+        assert want_of_the_machine(FULL) == "/dev/shm: No space left on device; give a container more with --shm-size=8g, or say workers=0."
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=1 << 30))
+    with pytest.raises(UserError, match=r"^No space left on device; make room"), of_the_machine():
+        raise FULL
