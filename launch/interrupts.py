@@ -64,9 +64,7 @@ class Interrupts:
     def pass_on(self, number: int, pids: Iterable[int]) -> None:
         """Send the ranks the signal that this process got, after one line."""
         log.warning("%s: asking %d processes to save and leave", name_of(number), self.num_processes)
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        send(number, pids)
 
     def ending(self, number: int) -> BaseException:
         """Return what ends the program when its ranks have left."""
@@ -87,6 +85,13 @@ class Interrupts:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self.received.append(signum)
+
+
+def send(number: int, pids: Iterable[int]) -> None:
+    """Send a signal to those of the processes that still run."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @contextlib.contextmanager

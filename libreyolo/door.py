@@ -287,7 +287,7 @@ def sentence(error: BaseException) -> str | None:
         if launch.is_consequence(link) and launch.detect(os.environ) is not None:
             return "This rank lost its connection to another one, which has said why it ended."
     for link in chain:
-        machine = want_of_the_machine(link)
+        machine = want_of_the_machine(link, *hydra_runs.settled())
         if machine is not None:
             return machine
         if isinstance(link, (ConfigAttributeError, ConfigKeyError)):

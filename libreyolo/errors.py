@@ -61,22 +61,22 @@ SHARED_MEMORY = "/dev/shm"  # in which loader processes keep their semaphores
 FULL_BELOW = 1 << 20  # bytes of room below which a folder is named where the system does not say which one is full
 
 
-def want_of_the_machine(error: BaseException) -> str | None:
+def want_of_the_machine(error: BaseException, *places: Path) -> str | None:
     """Return the sentence for an OSError that says what the machine ran out of or forbids; None for any other error.
 
-    A failed write does not say where it was: then those of the usual folders are named that have no room, or cannot be written.
+    A failed write does not say where it was: then those of `places` and of the usual folders are named that have no room, or cannot be written.
     """
     if not isinstance(error, OSError) or error.errno not in RUN_OUT:
         return None
-    what = str(error.filename or ", ".join(_suspects(error.errno)))
+    what = str(error.filename or ", ".join(_suspects(error.errno, places)))
     advice = "give a container more with --shm-size=8g, or say workers=0" if what == SHARED_MEMORY else RUN_OUT[error.errno]
     return f"{what}{': ' if what else ''}{error.strerror}; {advice}."
 
 
-def _suspects(number: int) -> list[str]:
+def _suspects(number: int, places: Iterable[Path]) -> list[str]:
     """Return which of the folders that a training writes to may be the reason for an error of that number."""
-    found = []
-    for folder in dict.fromkeys((str(Path.cwd()), tempfile.gettempdir(), SHARED_MEMORY)):
+    found: list[str] = []
+    for folder in dict.fromkeys((*map(str, places), str(Path.cwd()), tempfile.gettempdir(), SHARED_MEMORY)):
         with suppress(OSError):
             full = number == errno.ENOSPC and shutil.disk_usage(folder).free < FULL_BELOW
             closed = number in (errno.EROFS, errno.EACCES, errno.EPERM) and not os.access(folder, os.W_OK)
@@ -85,12 +85,15 @@ def _suspects(number: int) -> list[str]:
 
 
 @contextmanager
-def of_the_machine() -> Iterator[None]:
-    """Turn an OSError that says what the machine ran out of or forbids into a UserError of this rank, with what to do about it."""
+def of_the_machine(*places: Path) -> Iterator[None]:
+    """Turn an OSError that says what the machine ran out of or forbids into a UserError of this rank, with what to do about it.
+
+    `places` are looked at where the system does not say which one it was.
+    """
     try:
         yield
     except OSError as error:
-        sentence = want_of_the_machine(error)
+        sentence = want_of_the_machine(error, *places)
         if sentence is None:
             raise
         told = UserError(sentence)

@@ -67,6 +67,11 @@ def place_of(run_dir: Path, cwd: Path, sweep_dir: Path | None = None) -> Place:
     return Place(cwd, run_dir, restarted=_process.restarted and run_dir == _process.run_dir, group=group)
 
 
+def settled() -> list[Path]:
+    """Return the directories that this process has settled, of its run or its sweep."""
+    return [directory for directory in (_process.run_dir, _process.sweep_dir) if directory is not None]
+
+
 def summary() -> str | None:
     """Return what to say after a sweep in which jobs failed: one line for each. None where none did, or where jobs ran in other processes."""
     failed = _process.failed

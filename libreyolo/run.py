@@ -77,7 +77,7 @@ def train(job: Job, seat: Seat, settle_directory: Callable[[], Path], interrupti
     _agree(job)
     run_dir = Path(collectives.broadcast_object(str(_on_rank_0(settle_directory, seat))))
     try:
-        with of_the_machine():
+        with of_the_machine(run_dir):
             return _train_in(run_dir, job, seat, interruption or Interruption())
     except Exception as error:
         if seat.rank == 0:

@@ -34,8 +34,8 @@ class Interrupted(SystemExit):
 class Interruption:
     """Which signal asked this rank to leave (0: none). `ask` may be called from a signal handler.
 
-    Inside `held()` a wish is only noted, for there is something to save at the next place where all ranks meet; outside of it, it raises
-    Interrupted at once.
+    Inside `held()` a wish is only noted, for there is something to save at the next place where all ranks meet; outside of it, the first one raises
+    Interrupted at once. A rank that leaves is not disturbed in it: later wishes, and those for what all ranks have agreed on, do nothing.
     """
 
     def __init__(self) -> None:
@@ -47,8 +47,8 @@ class Interruption:
 
     def ask(self, number: int) -> None:
         """Note the wish. The first one counts."""
-        self.number = self.number or number
-        if not self._held:
+        first, self.number = not self.number, self.number or number
+        if first and not self._held:
             raise Interrupted(self.number)
 
     def asked(self) -> bool:
@@ -81,7 +81,9 @@ class Interruption:
 
     def agreed(self, device: torch.device) -> int:
         """Return the signal that some rank was asked with, the same on every rank; 0 where none was. A collective."""
-        return collectives.max_integers({"signal": self.number}, device)["signal"]
+        number = collectives.max_integers({"signal": self.number}, device)["signal"]
+        self.number = self.number or number
+        return number
 
 
 def signal_name(number: int) -> str:

@@ -50,6 +50,9 @@ def test_a_write_that_failed_names_the_folders_that_are_full(tmp_path: Path, mon
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0 if folder == str(tmp_path) else 1 << 30))
     assert (want_of_the_machine(FULL) or "").startswith(f"{tmp_path}: No space left on device; make room, or choose another place")
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0 if folder == "run" else 1 << 30))
+    with pytest.raises(UserError, match=r"^run: No space left on device; make room"), of_the_machine(Path("run")):
+        raise FULL
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=0 if folder == "/dev/shm" else 1 << 30))
     if Path("/dev/shm").is_dir():
         assert want_of_the_machine(FULL) == "/dev/shm: No space left on device; give a container more with --shm-size=8g, or say workers=0."

@@ -145,6 +145,15 @@ def test_outside_of_training_a_wish_ends_the_process_at_once() -> None:
     with pytest.raises(Interrupted) as ended:
         wish.ask(15)
     assert (ended.value.code, str(ended.value)) == (143, "SIGTERM")
+    wish.ask(10)  # and is not disturbed in leaving
+    assert wish.number == 15
+
+
+def test_a_rank_that_leaves_for_another_s_wish_is_not_disturbed_in_it_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "max_integers", lambda values, device: dict.fromkeys(values, 10))
+    wish = Interruption()
+    assert wish.agreed(torch.device("cpu")) == 10
+    wish.ask(10)  # the launcher tells every rank once one has left
 
 
 def test_the_losses_of_an_epoch_go_on_with_another_number_of_ranks() -> None:
