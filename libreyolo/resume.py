@@ -116,6 +116,26 @@ def refuse_other_model(resumed: Resumed, family: str, size: str) -> None:
         raise UserError(f"{resumed.path} is a run of {saved}, not of {family}{size}: resume it with that model.")
 
 
+def refuse_other_classes(resumed: Resumed, names: Mapping[int, str]) -> None:
+    """Raise when the data has other classes than the run was trained on: another number of them, or one that both know under another id.
+
+    A class that is merely spelt anew goes on. names: of the data, empty where the task has no classes.
+    """
+    saved = {int(number): str(name) for number, name in dict(resumed.content.get("names") or {}).items()}
+    if not names or not saved:
+        return
+    if len(names) != len(saved):
+        raise UserError(
+            f"{resumed.path} was trained on {len(saved)} classes and the data has {len(names)} now: resume it with its own data, or train anew from "
+            f"its weights with weights={resumed.path}."
+        )
+    ids = {name: number for number, name in names.items()}
+    moved = [(name, number, ids[name]) for number, name in saved.items() if ids.get(name, number) != number and names[number] != name]
+    if moved:
+        name, before, now = moved[0]
+        raise UserError(f"{resumed.path} was trained with class {name!r} as id {before}, which is {now} in the data now: keep the old order.")
+
+
 def refuse_finished(resumed: Resumed, epochs: int) -> None:
     """Raise when nothing is left to train. More epochs than the run was planned for re-plan it: the learning rate goes on along the longer curve.
 

@@ -33,7 +33,7 @@ from libreyolo.record.listeners import Listeners
 from libreyolo.record.report.listener import ReportListener
 from libreyolo.record.run_log import run_log
 from libreyolo.record.trackers import TrackedRun
-from libreyolo.resume import Resumed
+from libreyolo.resume import Resumed, refuse_other_classes
 from libreyolo.saving import Saver
 
 log = logging.getLogger(__name__)
@@ -162,6 +162,8 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
     start_epoch = progress.epoch
+    if job.resumed:
+        refuse_other_classes(job.resumed, assembly.names)
     meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.judged_imgsz, job.extras)
     net = build.training_network(job.family, recipe, len(assembly.names), job.start)
     task = assembly.task()

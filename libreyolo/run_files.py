@@ -64,7 +64,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def write_environment(run_dir: Path, *, world_size: int, device: torch.device, source: Path) -> None:
     """Write environment.json: the command, versions, the git commit of `source`, the devices. A resumed run is appended."""
     path = run_dir / "environment.json"
-    entries = json.loads(path.read_text()) if path.exists() else []
+    entries = _earlier_environments(path)
     entries.append(
         {
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -81,6 +81,15 @@ def write_environment(run_dir: Path, *, world_size: int, device: torch.device, s
         }
     )
     write_text(path, json.dumps(entries, indent=2) + "\n")
+
+
+def _earlier_environments(path: Path) -> list[Any]:
+    """Return what the earlier lives of a run wrote; [] where nothing can be read, as after a crash of the machine."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return entries if isinstance(entries, list) else []
 
 
 def append_failure(run_dir: Path, error: BaseException) -> None:

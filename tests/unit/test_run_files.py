@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from libreyolo import door, run_files
 from libreyolo.errors import UserError, of_the_machine, want_of_the_machine
@@ -59,3 +61,11 @@ def test_a_write_that_failed_names_the_folders_that_are_full(tmp_path: Path, mon
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=1 << 30))
     with pytest.raises(UserError, match=r"^No space left on device; make room"), of_the_machine():
         raise FULL
+
+
+@pytest.mark.parametrize("text", ["{bad", "{}", "\x00"])
+def test_a_resumed_run_writes_its_environment_whatever_a_crash_left_of_the_earlier_ones(text: str, tmp_path: Path) -> None:
+    (tmp_path / "environment.json").write_text(text)
+    for lives in (1, 2):
+        run_files.write_environment(tmp_path, world_size=1, device=torch.device("cpu"), source=tmp_path)
+        assert len(json.loads((tmp_path / "environment.json").read_text())) == lives

@@ -72,3 +72,24 @@ def test_one_that_does_not_fit_is_told_with_its_file(changes: dict[str, Any], re
     with pytest.raises(UserError, match=r"^last\.pt does not fit this run and was not resumed: ") as refused:
         training.load_state(content, Path("last.pt"))
     assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "sentence"),
+    [
+        ({0: "ant", 1: "bee", 2: "cat"}, None),
+        ({0: "ant", 1: "wasp", 2: "cat"}, None),  # spelt anew
+        ({}, None),  # a task without classes
+        ({0: "bee", 1: "ant", 2: "cat"}, "was trained with class 'ant' as id 0, which is 1 in the data now"),
+        ({0: "ant", 1: "bee"}, "was trained on 3 classes and the data has 2 now"),
+    ],
+)
+def test_the_data_of_a_resumed_run_has_its_classes_in_their_order(names: dict[int, str], sentence: str | None) -> None:
+    content = {"names": {0: "ant", 1: "bee", 2: "cat"}}
+    resumed = resume.Resumed(Path("run/weights/last.pt"), Path("run"), content, {})
+    if sentence is None:
+        resume.refuse_other_classes(resumed, names)
+        return
+    with pytest.raises(UserError) as refused:
+        resume.refuse_other_classes(resumed, names)
+    assert sentence in str(refused.value)
