@@ -125,7 +125,9 @@ def git_state(source: Path) -> dict[str, Any]:
 
 
 def _git(source: Path, *words: str) -> str:
-    run = subprocess.run(["git", "-C", str(source), *words], capture_output=True, text=True, timeout=10, check=True)
+    # `git status` would take the index's lock to refresh it, and a commit of the user's in that moment fail.
+    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    run = subprocess.run(["git", "-C", str(source), *words], env=environ, capture_output=True, text=True, timeout=10, check=True)
     return run.stdout.strip()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,19 @@ def test_a_resumed_run_writes_its_environment_whatever_a_crash_left_of_the_earli
     for lives in (1, 2):
         run_files.write_environment(tmp_path, world_size=1, device=torch.device("cpu"), source=tmp_path)
         assert len(json.loads((tmp_path / "environment.json").read_text())) == lives
+
+
+def test_looking_at_the_commit_takes_no_lock_of_the_repository(tmp_path: Path) -> None:
+    """A file that was touched makes `git status` write the index anew, unless it is told not to."""
+
+    def git(*words: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True, capture_output=True)
+
+    (tmp_path / "a.txt").write_text("a")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "first")
+    os.utime(tmp_path / "a.txt", (0, 0))
+    before = (tmp_path / ".git" / "index").read_bytes()
+    assert run_files.git_state(tmp_path)["modified"] is False
+    assert (tmp_path / ".git" / "index").read_bytes() == before
