@@ -57,6 +57,7 @@ RUN_OUT = {
     errno.EACCES: f"change its permissions, or {ELSEWHERE}",
     errno.EPERM: f"change its permissions, or {ELSEWHERE}",
 }
+FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 SHARED_MEMORY = "/dev/shm"  # in which loader processes keep their semaphores
 FULL_BELOW = 1 << 20  # bytes of room below which a folder is named where the system does not say which one is full
 
@@ -69,6 +70,8 @@ def want_of_the_machine(error: BaseException, *places: Path) -> str | None:
     if not isinstance(error, OSError) or error.errno not in RUN_OUT:
         return None
     what = str(error.filename or ", ".join(_suspects(error.errno, places)))
+    if not what and error.errno in FORBIDDEN:  # of no file: a bug, or a system call that has nothing to do with where things are written
+        return None
     advice = "give a container more with --shm-size=8g, or say workers=0" if what == SHARED_MEMORY else RUN_OUT[error.errno]
     return f"{what}{': ' if what else ''}{error.strerror}; {advice}."
 
@@ -79,7 +82,7 @@ def _suspects(number: int, places: Iterable[Path]) -> list[str]:
     for folder in dict.fromkeys((*map(str, places), str(Path.cwd()), tempfile.gettempdir(), SHARED_MEMORY)):
         with suppress(OSError):
             full = number == errno.ENOSPC and shutil.disk_usage(folder).free < FULL_BELOW
-            closed = number in (errno.EROFS, errno.EACCES, errno.EPERM) and not os.access(folder, os.W_OK)
+            closed = number in FORBIDDEN and not os.access(folder, os.W_OK)
             found += [folder] if full or closed else []
     return found
 

@@ -45,8 +45,9 @@ def test_an_error_of_the_machine_is_a_sentence_at_the_hydra_door_too() -> None:
     error = RuntimeError("Hydra's own")
     error.__cause__ = OSError(errno.EROFS, "Read-only file system", "outputs/.hydra")
     assert (door.sentence(error) or "").startswith("outputs/.hydra: Read-only file system; choose another place with project=")
-    error.__cause__ = OSError(errno.EIO, "Input/output error")
-    assert door.sentence(error) is None
+    for number in (errno.EIO, errno.EPERM):
+        error.__cause__ = OSError(number, "of no file")
+        assert door.sentence(error) is None
 
 
 def test_a_write_that_failed_names_the_folders_that_are_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,3 +179,12 @@ def test_weights_that_are_not_finite_are_refused_by_the_name_of_the_tensor(
     name = "head.cv2.0.2.bias"
     path = saved(model={**state, name: state[name].clone().fill_(value)})
     assert f"{path} holds numbers that are not finite (tensor {name})" in refusal(path)
+
+
+def test_a_safetensors_file_is_read_as_bare_tensors_and_a_cut_off_one_is_told(state: dict[str, Tensor], tmp_path: Path) -> None:
+    torch_files = pytest.importorskip("safetensors.torch", reason="only the development extra installs it")
+    path = tmp_path / "LibreYOLO9t.safetensors"
+    torch_files.save_file(state, path)
+    assert LibreYOLO(path).nc == 3
+    path.write_bytes(path.read_bytes()[:-8])
+    assert "is no complete weights file" in refusal(path)
