@@ -23,7 +23,7 @@ from libreyolo.engine.current_device import current
 from libreyolo.engine.determinism import deterministic_kernels
 from libreyolo.engine.generators import caller_untouched
 from libreyolo.engine.validate import validate
-from libreyolo.errors import UserError, nearest
+from libreyolo.errors import UserError, nearest, of_the_machine
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.place import Place, earlier_life, train_at
 from libreyolo.predict import run as run_prediction
@@ -81,6 +81,7 @@ class LibreYOLO:
 
     # ------------------------------------------------------------------------------------------------------------------ training
 
+    @of_the_machine()
     @caller_untouched()
     def train(
         self,

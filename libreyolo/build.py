@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from libreyolo.engine.trainer import Plan, Trainer
 from libreyolo.errors import UserError
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
-from libreyolo.weights import transfer
+from libreyolo.weights import refuse_infinite, transfer
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ def training_network(family: Family, recipe: Recipe, nc: int, start: Start) -> n
         log.info("%d of %d tensors taken from %s.", taken, wanted, start.origin)
         if taken == 0:
             raise UserError(f"No tensor of {start.origin} fits {family.name}{recipe.size}.")
+        refuse_infinite(net.state_dict(), start.origin)
     return net
 
 
@@ -109,8 +111,9 @@ class Training:
         """The network and its average, where there is one."""
         return [self.bare, *([self.ema.average] if self.ema else [])]
 
-    def load_state(self, content: Mapping[str, Any]) -> None:
-        """Put a training checkpoint back: weights, average, optimiser, scaler. Raises UserError for what is missing or does not fit."""
+    def load_state(self, content: Mapping[str, Any], path: Path) -> None:
+        """Put the training checkpoint that `path` holds back: weights, average, optimiser, scaler. Raises UserError for what is missing or does not
+        fit."""
         live = content.get("train_model", content["model"])
         try:
             self.bare.load_state_dict(live)
@@ -122,9 +125,9 @@ class Training:
                 self.trainer.step.scaler.load_state_dict(content["scaler"])
             if content.get("ranks"):  # the run ended in the middle of an epoch
                 self.trainer.earlier_losses = rank_state.put_back(content["ranks"], self.modules)
-        except (KeyError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"The checkpoint does not fit this run and was not resumed: {reason}") from error
+        except (LookupError, ValueError, RuntimeError, TypeError, AttributeError) as error:  # whatever the parts of a file may be of another kind
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
+            raise UserError(f"{path} does not fit this run and was not resumed: {reason}.") from error
 
     def close(self) -> None:
         """End the loaders' workers, and leave the network as it was made."""

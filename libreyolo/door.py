@@ -22,7 +22,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 import launch
 from launch import restart
 from libreyolo import hydra_runs, resume, run_files, schema
-from libreyolo.errors import UserError, nearest
+from libreyolo.errors import UserError, nearest, want_of_the_machine
 from libreyolo.place import Place
 from libreyolo.recipe import Recipe, recipe_fields
 from libreyolo.weights import find as find_weights
@@ -287,6 +287,9 @@ def sentence(error: BaseException) -> str | None:
         if launch.is_consequence(link) and launch.detect(os.environ) is not None:
             return "This rank lost its connection to another one, which has said why it ended."
     for link in chain:
+        machine = want_of_the_machine(link, *hydra_runs.settled())
+        if machine is not None:
+            return machine
         if isinstance(link, (ConfigAttributeError, ConfigKeyError)):
             key = str(link.key if link.key is not None else link.full_key)
             return f"Unknown key '{key}'.{nearest(key, recipe_names())} All keys: python train.py --help."

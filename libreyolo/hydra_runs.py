@@ -20,7 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 import launch
 from launch import restart, rundir
-from libreyolo import resume
+from libreyolo import resume, run_files
 from libreyolo.errors import UserError
 from libreyolo.place import Place
 from libreyolo.record.report.sweep_page import write_sweep_report
@@ -65,6 +65,11 @@ def place_of(run_dir: Path, cwd: Path, sweep_dir: Path | None = None) -> Place:
     """Return where a job of this process trains; `sweep_dir` where it is a job of a sweep, whose day and time then name its group."""
     group = "/".join(sweep_dir.absolute().parts[-2:]) if sweep_dir is not None else ""
     return Place(cwd, run_dir, restarted=_process.restarted and run_dir == _process.run_dir, group=group)
+
+
+def settled() -> list[Path]:
+    """Return the directories that this process has settled, of its run or its sweep."""
+    return [directory for directory in (_process.run_dir, _process.sweep_dir) if directory is not None]
 
 
 def summary() -> str | None:
@@ -148,14 +153,16 @@ def _settle_run_directory(wish: Any, project: Path) -> Path:
     if earlier is not None:
         _process.restarted = True
         return earlier.absolute()
-    directory = rundir.new_time_directory(project, datetime.now())
-    restart.remember(os.environ, project, directory)
+    with run_files.made_below(project):
+        directory = rundir.new_time_directory(project, datetime.now())
+        restart.remember(os.environ, project, directory)
     return directory
 
 
 def _sweep_dir(project: str) -> str:
     if _process.sweep_dir is None:
-        _process.sweep_dir = rundir.new_time_directory(Path(project).absolute(), datetime.now())
+        with run_files.made_below(project):
+            _process.sweep_dir = rundir.new_time_directory(Path(project).absolute(), datetime.now())
     return str(_process.sweep_dir)
 
 

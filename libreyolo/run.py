@@ -15,6 +15,7 @@ from torch import nn
 from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, HasExample, Seat
+from libreyolo.data.loader_room import lost_workers_told
 from libreyolo.engine import checkpoint, collectives, rank_state
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.interruption import Interruption
@@ -32,7 +33,7 @@ from libreyolo.record.listeners import Listeners
 from libreyolo.record.report.listener import ReportListener
 from libreyolo.record.run_log import run_log
 from libreyolo.record.trackers import TrackedRun
-from libreyolo.resume import Resumed
+from libreyolo.resume import Resumed, refuse_other_classes
 from libreyolo.saving import Saver
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ def train(job: Job, seat: Seat, settle_directory: Callable[[], Path], interrupti
     _agree(job)
     run_dir = Path(collectives.broadcast_object(str(_on_rank_0(settle_directory, seat))))
     try:
-        with of_the_machine():
+        with of_the_machine(run_dir):
             return _train_in(run_dir, job, seat, interruption or Interruption())
     except Exception as error:
         if seat.rank == 0:
@@ -121,11 +122,13 @@ def _on_rank_0(work: Callable[[], T], seat: Seat) -> T | None:
     mistake: Exception | None = None
     if seat.rank == 0:
         try:
-            made = work()
+            with of_the_machine():
+                made = work()
         except Exception as error:
             if not getattr(error, "one_sentence", False):
                 raise
             mistake = error
+            mistake.on_every_rank = True  # type: ignore[attr-defined]  # as it is from here on
     mistake = collectives.broadcast_object(mistake)
     if mistake is not None:
         raise mistake
@@ -159,6 +162,8 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
     start_epoch = progress.epoch
+    if job.resumed:
+        refuse_other_classes(job.resumed, assembly.names)
     meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.judged_imgsz, job.extras)
     net = build.training_network(job.family, recipe, len(assembly.names), job.start)
     task = assembly.task()
@@ -190,7 +195,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
     saver.tell = listeners.tell
     if job.resumed:
-        training.load_state(job.resumed.content)
+        training.load_state(job.resumed.content, job.resumed.path)
         inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
         log.info("Going on from %s after epoch %d%s.", job.resumed.path, start_epoch, inside)
         for change in job.resumed.changes:
@@ -220,7 +225,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     )
     listeners.tell("on_train_start", start)
     _profile(trainer, recipe, run_dir, seat, stack)
-    with _this_rank_alone():
+    with _this_rank_alone(), lost_workers_told():
         history = trainer.fit()
     average = saver.write_average(keep=not trainer.completed) if main else None
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}

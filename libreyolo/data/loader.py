@@ -7,6 +7,7 @@ batch into the batch that a step takes (on the device).
 from __future__ import annotations
 
 import logging
+import multiprocessing.queues
 import os
 import random
 import signal
@@ -16,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import cache, partial
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader
 
-from libreyolo.data.loader_room import check_open_files, shared_memory_advice
+from libreyolo.data.loader_room import check_open_files, lost_workers_told, shared_memory_advice
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.data.socket_folder import keep_socket_paths_short
 from libreyolo.errors import UserError
@@ -192,12 +192,8 @@ class Loader(Generic[B]):
         began = time.perf_counter()
         assert self._iterator is not None
         try:
-            with record_function(WAIT):
+            with lost_workers_told(), record_function(WAIT):
                 host = next(self._iterator, None)
-        except RuntimeError as error:
-            if "DataLoader worker" in str(error) and ("exited unexpectedly" in str(error) or "killed by signal" in str(error)):
-                raise UserError(_lost_worker(str(error))) from error
-            raise
         finally:
             self._waiting_seconds += time.perf_counter() - began
         if isinstance(host, _Failure):
@@ -287,12 +283,20 @@ def _start_worker(seed: int, worker: int) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(SECONDS_AFTER_SIGTERM))
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_with_lost_batch)  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     # No draw of ours depends on these states; code of others in a worker gets different ones per rank and worker all the same.
     own = derive(seed, "worker", worker)
     random.seed(own)
     np.random.seed(own % 2**32)
     torch.manual_seed(own)
+
+
+def _end_with_lost_batch(error: Exception, batch: Any) -> None:
+    """End this worker, whose batch could not be handed over (no room in shared memory, no file left): a lost one would be waited for without end, the
+    end of a worker is noticed. Called in the thread that hands over, which by itself only prints the error."""
+    log.error("A batch could not be handed over: %s.", (str(error).splitlines() or [type(error).__name__])[0])
+    os._exit(1)
 
 
 class _GuardedDataset:
@@ -327,15 +331,3 @@ def _guarded_collate(collate: Callable[[list[Any]], Any], samples: list[Any]) ->
         if isinstance(sample, _Failure):
             return sample
     return collate(samples)
-
-
-def _lost_worker(message: str) -> str:
-    advice = "lower workers or batch, or use workers=0"
-    shared = Path("/dev/shm")
-    if shared.is_dir():
-        room = os.statvfs(shared)
-        advice += (
-            f"; batches pass through /dev/shm, which has {room.f_bavail * room.f_frsize / 2**20:.0f} MiB free (a container gets more with "
-            "--shm-size=8g)"
-        )
-    return f"A loader process was killed ({message.splitlines()[0].rstrip('.')}), most often for want of memory: {advice}."

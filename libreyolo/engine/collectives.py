@@ -105,6 +105,10 @@ def all_objects(value: Any) -> list[Any]:
     return box
 
 
+# What `tell_all` and `was_told` raise when the process that holds the store is gone.
+STORE_IS_GONE: tuple[type[Exception], ...] = (dist.DistNetworkError, dist.DistStoreError) if dist.is_available() else ()
+
+
 def tell_all(key: str) -> None:
     """Leave a word for the other ranks in the group's store. Not a collective."""
     if world_size() > 1:

@@ -1,4 +1,5 @@
 import multiprocessing
+import os
 import random
 import signal
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ import torch
 from libreyolo.data import loader as module
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection_loader import ROWS, eval_loader, train_loader
-from libreyolo.data.loader import Loader, resolve_workers
+from libreyolo.data.loader import Loader, _end_with_lost_batch, resolve_workers
+from libreyolo.data.loader_room import lost_workers_told
 from libreyolo.data.sampler import EvaluationSampler
 from libreyolo.errors import UserError
 from libreyolo.interfaces.input import InputSpec
@@ -204,9 +206,50 @@ class Suicidal(WorkerFacts):
 
 def test_a_killed_worker_is_told_with_advice():
     loader = Loader(Suicidal(), EvaluationSampler(2, batch=1), collate=same_list, prepare=no_preparation, workers=1)
-    with pytest.raises(UserError, match=r"loader process was killed .*workers=0"):
+    with pytest.raises(UserError, match=r"loader process ended .*workers=0"):
         list(loader.epoch(0))
     loader.close()
+
+
+class Unsendable:
+    """What torch's tensors are where /dev/shm is full."""
+
+    def __reduce__(self):
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)\nmore")
+
+
+def unsendable(samples):
+    return Unsendable()
+
+
+def test_a_batch_that_cannot_be_handed_over_is_told_and_not_waited_for_without_end():
+    loader = Loader(WorkerFacts(), EvaluationSampler(2, batch=1), collate=unsendable, prepare=no_preparation, workers=1)
+    before = signal.signal(signal.SIGALRM, lambda number, frame: pytest.fail("the lost batch is waited for"))
+    signal.alarm(60)
+    try:
+        with pytest.raises(UserError, match=r"loader process ended \(DataLoader worker \(pid.*\) exited unexpectedly[^.]*\), .*workers=0"):
+            list(loader.epoch(0))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        loader.close()
+
+
+def test_a_worker_says_why_its_batch_could_not_be_handed_over(monkeypatch, caplog):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    _end_with_lost_batch(RuntimeError("unable to allocate shared memory: No space left on device (28)\nframe #0"), None)
+    assert codes == [1]
+    assert caplog.messages == ["A batch could not be handed over: unable to allocate shared memory: No space left on device (28)."]
+
+
+def test_the_end_of_a_loader_process_is_told_wherever_the_training_is():
+    """torch raises it in a handler of SIGCHLD, so between any two lines."""
+    told = r"loader process ended \(DataLoader worker \(pid 7\) is killed by signal: Bus error\), .*workers=0"
+    with pytest.raises(UserError, match=told), lost_workers_told():
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ...")
+    with pytest.raises(RuntimeError, match="CUDA"), lost_workers_told():
+        raise RuntimeError("CUDA error")
 
 
 def test_waiting_is_counted_and_reset():
