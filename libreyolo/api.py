@@ -267,6 +267,7 @@ class LibreYOLO:
 
     # ---------------------------------------------------------------------------------------------------------- using a model
 
+    @collectives.alone()  # a callback validates on rank 0 only
     def val(
         self, data: str | Path | None = None, *, split: str = "val", conf: float | None = None, iou: float | None = None, **arguments: Any
     ) -> dict[str, float]:

@@ -204,7 +204,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
         # First of all: a tracker whose package is missing ends the run before it leaves a file.
         pictures = assembly.pictures(run_dir) if recipe.save_plots else []
         report = [ReportListener(run_dir, type(recipe))] if recipe.report else []
-        listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *report, *job.loggers, *job.callbacks])
+        listeners.add(recipe.loggers, _tracked(job, run_dir, config), [*pictures, *report], [*job.loggers, *job.callbacks])
         for folder in (run_dir, run_dir / "weights", run_dir / "plots"):
             checkpoint.remove_leftovers(folder)  # of an earlier life that was killed while it wrote
         saver.find_candidates(start_epoch)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import torch
 import yaml
 
 from libreyolo.errors import UserError
+from libreyolo.record import shell
 from libreyolo.record.atomic import write_text
 
 PACKAGES = ("libreyolo-train", "torch", "torchvision", "numpy", "pillow", "hydra-core", "omegaconf", "faster-coco-eval")
@@ -39,7 +41,7 @@ def write_config(run_dir: Path, config: dict[str, Any]) -> None:
     """Write train_config.yaml: every argument of the run, ready to be run again."""
     header = (
         "# Every argument of this run. Run it again:\n"
-        f"#   python train.py cfg={run_dir / 'train_config.yaml'}\n"
+        f"#   python train.py {shlex.quote(shell.override('cfg', run_dir / 'train_config.yaml'))}\n"
         f"#   LibreYOLO(...).train(cfg={str(run_dir / 'train_config.yaml')!r})\n"
     )
     write_text(run_dir / "train_config.yaml", header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import torch
@@ -11,6 +13,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 T = TypeVar("T")
+
+_alone: ContextVar[bool] = ContextVar("alone", default=False)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let this process be the only one inside the block, whatever group it is in: for what one rank does by itself while the others wait for it."""
+    token = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(token)
 
 
 def rank() -> int:
@@ -167,4 +181,4 @@ def wrap(net: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _active() -> bool:
-    return dist.is_available() and dist.is_initialized()
+    return not _alone.get() and dist.is_available() and dist.is_initialized()

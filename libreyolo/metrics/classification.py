@@ -103,7 +103,7 @@ class ClassificationMetric:
         rows = [row for row in self.per_class() if row["pictures"]]
         means = {name: sum(row[name] for row in rows) / max(len(rows), 1) for name in ("precision", "recall", "f1")}
         columns = {"accuracy_top1": top1, "accuracy_top5": top5, **means}
-        return {**{f"metrics/{name}": value for name, value in columns.items()}, "fitness": top1}
+        return {**{f"metrics/{name}": value for name, value in columns.items()}, "metrics/fitness": top1}
 
     def class_metrics(self) -> list[tuple[str, dict[str, float]]]:
         """Return each class's name with the numbers of its row of `per_class`."""

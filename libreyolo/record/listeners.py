@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from libreyolo.interfaces.events import Event, Listener, TrainFailed
-from libreyolo.record.callbacks import as_listener, name_of
+from libreyolo.record.callbacks import as_listener, name_of, own_copy
 from libreyolo.record.progress import ProgressListener
 from libreyolo.record.status import StatusFile
 from libreyolo.record.tables import ResultsTable
@@ -22,18 +22,20 @@ class Listeners:
 
     def __init__(self) -> None:
         self.all: list[Any] = []
+        self._users: list[Any] = []
         self._trackers = Trackers([])
         self._stop_asked = ""
 
-    def add(self, loggers: Sequence[str], run: TrackedRun, own: Iterable[Any]) -> None:
-        """Take tables, status file, progress, `own` (pictures, the user's callbacks) and the trackers named in `loggers`, told in this order.
+    def add(self, loggers: Sequence[str], run: TrackedRun, pictures: Iterable[Any], users: Iterable[Any] = ()) -> None:
+        """Take tables, status file, progress, `pictures` (and pages), the user's own and the trackers named in `loggers`, told in this order.
 
-        The trackers come last: a callback that raises at the very end still finds them open, to be marked failed. Raises UserError for an
-        unknown name or a missing package.
+        The user's get events of their own, to do with as they like. The trackers come last: a callback that raises at the very end still finds
+        them open, to be marked failed. Raises UserError for an unknown name or a missing package.
         """
         self._trackers = trackers_of(loggers, run)
         records = [ResultsTable(run.run_dir), StatusFile(run.run_dir), ProgressListener()]
-        self.all = [*records, *(as_listener(each) for each in own), self._trackers]
+        self._users = [as_listener(each) for each in users]
+        self.all = [*records, *pictures, *self._users, self._trackers]
 
     def tell(self, name: str, event: Event) -> None:
         """Call the method `name` of every listener that has it."""
@@ -55,11 +57,14 @@ class Listeners:
         method = getattr(listener, name, None)
         if method is None:
             return
+        is_users = any(listener is each for each in self._users)
         before = event.stop_reason
         try:
-            method(event)
-        except Exception as error:
-            log.error("%s.%s raised %s: %s", name_of(listener), name, type(error).__name__, error)
+            method(own_copy(event) if is_users else event)
+        except BaseException as error:
+            # What leaves by another way (Ctrl-C, a signal) passes through ours, but ends in the user's.
+            if is_users or isinstance(error, Exception):
+                log.error("%s.%s raised %s: %s", name_of(listener), name, type(error).__name__, error)
             raise
         if event.stop_reason is not None and before is None and not self._stop_asked:
             self._stop_asked = f"{name_of(listener)}.{name}" + (f" ({event.stop_reason})" if event.stop_reason else "")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from libreyolo.interfaces.events import TrainEnd, TrainStart
+from libreyolo.record import shell
 
 # What is shown first, of what a task measures; a task with none of them shows its first five.
 HEADLINES = (
@@ -65,15 +65,7 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def _commands(start: TrainStart, run_dir: Path, weights: Any, done: int) -> list[tuple[str, str]]:
     if not weights:
         return []
-    found = [("validate", f"python -m libreyolo val {shlex.quote(str(weights))}")] if start.config.get("val", True) else []
+    found = [("validate", shell.module("val", weights))] if start.config.get("val", True) else []
     if start.example is not None:
-        found.append(("predict", f"python -m libreyolo predict {shlex.quote(str(weights))} {shlex.quote(str(start.example))}"))
-    more = f" epochs={2 * start.epochs}" if done >= start.epochs else ""
-    return [*found, ("go on", f"python train.py {shlex.quote(override('resume', run_dir))}{more}")]
-
-
-def override(key: str, path: Path) -> str:
-    """Return `key=path` as Hydra reads it: quoted where the path holds what means something to it."""
-    text = str(path)
-    plain = all(c.isalnum() or c in "/_-.:+%@" for c in text)
-    return f"{key}={text}" if plain else f"{key}='{text}'"
+        found.append(("predict", shell.module("predict", weights, start.example)))
+    return [*found, ("go on", shell.go_on(run_dir, 2 * start.epochs if done >= start.epochs else None))]

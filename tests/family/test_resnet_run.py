@@ -73,9 +73,9 @@ def without_clocks(run: Run) -> list[dict[str, Any]]:
 def test_the_table_has_the_columns_of_the_task(runs: dict[str, Run]) -> None:
     rows = read_results(runs["resumed"].folder / "results.csv")
     assert len(rows) == 3
-    assert {f"metrics/{name}" for name in METRICS} | {"train/ce_loss", "fitness", "lr/group0", "class/ring/recall"} <= rows[0].keys()
+    assert {f"metrics/{name}" for name in METRICS} | {"train/ce_loss", "metrics/fitness", "lr/group0", "class/ring/recall"} <= rows[0].keys()
     for row in rows:
-        assert row["current_metric"] == row["metrics/accuracy_top1"] == row["fitness"]
+        assert row["current_metric"] == row["metrics/accuracy_top1"] == row["metrics/fitness"]
         assert row["current_metric_name"] == "metrics/accuracy_top1"
         assert row["train/loss"] == pytest.approx(row["train/ce_loss"])
 
@@ -103,7 +103,9 @@ def test_val_of_the_best_weights_gives_its_row_and_predict_sees_what_val_saw(run
     row = read_results(run.folder / "results.csv")[int(best["best_epoch"]) - 1]
     model = LibreYOLO(run.folder / "weights" / "best.pt")
     found = model.val(batch=3, workers=0)
-    assert {k: v for k, v in found.items() if not k.startswith("speed/")} == {k: row[k] for k in [*(f"metrics/{m}" for m in METRICS), "fitness"]}
+    assert {k: v for k, v in found.items() if not k.startswith("speed/")} == {
+        k: row[k] for k in [*(f"metrics/{m}" for m in METRICS), "metrics/fitness"]
+    }
     results = model.predict(sorted((data / "val").glob("*/*.jpg")), batch=4)
     right = [model.names[r.top1] == r.path.parent.name for r in results if r.path]
     assert sum(right) / 7 == pytest.approx(row["metrics/accuracy_top1"])

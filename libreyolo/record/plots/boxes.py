@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 from libreyolo.record.atomic import write_bytes
 
 Color = tuple[int, int, int]
+Box = tuple[float, float, float, float]  # xyxy
 # Bright enough for dark pictures: Okabe and Ito's palette without its black.
 CLASS_COLORS: tuple[Color, ...] = (
     (86, 180, 233),
@@ -32,7 +33,7 @@ CLASS_COLORS: tuple[Color, ...] = (
 class Mark:
     """One box to draw: xyxy in pixels of the picture, what to write at it, its colour, and whether it deserves attention."""
 
-    box: tuple[float, float, float, float]
+    box: Box
     text: str
     color: Color
     strong: bool = False
@@ -54,10 +55,10 @@ def font(size: int) -> ImageFont.FreeTypeFont:
 
 
 def draw_marks(picture: Image.Image, marks: Sequence[Mark], *, letters: int = 12) -> None:
-    """Draw boxes on an RGB picture in place; names go above their box, inside the picture, and only where they cover no other name."""
+    """Draw boxes on an RGB picture in place, strong ones over the others; names go near their box, inside the picture, and cover no other name."""
     marks = [replace(mark, text=_within(mark.text, picture.width - 6, letters)) for mark in marks]
     canvas = ImageDraw.Draw(picture)
-    for mark in marks:
+    for mark in sorted(marks, key=lambda mark: mark.strong):
         x1, y1, x2, y2 = mark.box
         box = (min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2))
         canvas.rectangle(box, outline=mark.color, width=3 if mark.strong else 2)
@@ -65,10 +66,13 @@ def draw_marks(picture: Image.Image, marks: Sequence[Mark], *, letters: int = 12
 
 
 def draw_names(picture: Image.Image, names: Sequence[tuple[float, float, str, Color]], letters: int = 12) -> None:
-    """Write names (x, y, text, colour) above their places in an RGB picture, inside it; one that would cover an earlier one is left out."""
+    """Write names (x, y, text, colour) above their places in an RGB picture, inside it.
+
+    One that would cover an earlier one goes a line below or above it; where that is covered too, it is left out.
+    """
     canvas = ImageDraw.Draw(picture)
     width, height = picture.size
-    placed: list[tuple[float, float, float, float]] = []
+    placed: list[Box] = []
     for left_x, top_y, text, color in names:
         if not text:
             continue
@@ -77,12 +81,18 @@ def draw_names(picture: Image.Image, names: Sequence[tuple[float, float, str, Co
         x = float(np.clip(left_x, 0, max(width - wide, 0)))
         y = top_y - tall if top_y >= tall else top_y
         y = float(np.clip(y, 0, max(height - tall, 0)))
-        plate = (x, y, x + wide, y + tall)
-        if any(plate[0] < other[2] and other[0] < plate[2] and plate[1] < other[3] and other[1] < plate[3] for other in placed):
+        plates = [(x, y + shift, x + wide, y + shift + tall) for shift in (0, tall + 1, -tall - 1) if 0 <= y + shift <= max(height - tall, 0)]
+        plate = next((plate for plate in plates if not any(_meet(plate, other) for other in placed)), None)
+        if plate is None:
             continue
         placed.append(plate)
+        y = plate[1]
         canvas.rectangle(plate, fill=color)
         canvas.text((x + 3 - left, y + 2 - top), text, fill=_ink_on(color), font=font(letters))
+
+
+def _meet(plate: Box, other: Box) -> bool:
+    return plate[0] < other[2] and other[0] < plate[2] and plate[1] < other[3] and other[1] < plate[3]
 
 
 def _ink_on(color: Color) -> Color:

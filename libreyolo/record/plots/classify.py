@@ -54,7 +54,7 @@ def draw_guesses(samples: Sequence[ClassifySample], names: Mapping[int, str], pa
 
 
 def _guess_lines(sample: ClassifySample, names: Mapping[int, str]) -> list[tuple[str, Color]]:
-    lines: list[tuple[str, Color]] = [(f"{names[sample.truth]}   {sample.title}", INK)]
+    lines: list[tuple[str, Color]] = [(f"true: {names[sample.truth]}   {sample.title}", INK)]
     for label, score in list(zip(sample.guesses.labels.tolist(), sample.guesses.scores.tolist(), strict=True))[:SHOWN_GUESSES]:
         text = "no number" if label == NO_GUESS else f"{names[label]} {score:.2f}"
         lines.append((text, RIGHT if label == sample.truth else WRONG if len(lines) == 1 else INK))
@@ -82,12 +82,19 @@ def draw_class_counts(counts: Mapping[str, np.ndarray], sizes: np.ndarray, names
     with style.figure(path, 10, max(3.6, 0.24 * min(len(names), MAX_CLASSES) * len(counts) + 1.4)) as figure:
         classes, sides = figure.subplots(1, 2)
         _draw_bars(classes, counts, names)
-        sides.scatter(
-            sizes[:, 1], sizes[:, 0], s=9, alpha=float(np.clip(300 / max(len(sizes), 1), 0.05, 0.6)), color=style.PALETTE[1], edgecolors="none"
-        )
-        sides.set(
-            xlim=(0, None), ylim=(0, None), title=f"Size of {len(sizes)} training pictures", xlabel="width in pixels", ylabel="height in pixels"
-        )
+        _draw_sizes(sides, sizes)
+
+
+def _draw_sizes(axes: Axes, sizes: np.ndarray) -> None:
+    """A dot for each picture, the fainter the more there are; where all have one size, a large one and the size in words."""
+    different = np.unique(sizes, axis=0)
+    if len(different) == 1:
+        height, width = different[0].tolist()
+        drawn, dot, alpha, title = different, 80.0, 1.0, f"All {len(sizes)} training pictures: {width} × {height}"
+    else:
+        drawn, dot, alpha, title = sizes, 9.0, float(np.clip(300 / max(len(sizes), 1), 0.05, 0.6)), f"Size of {len(sizes)} training pictures"
+    axes.scatter(drawn[:, 1], drawn[:, 0], s=dot, alpha=alpha, color=style.PALETTE[1], edgecolors="none")
+    axes.set(xlim=(0, None), ylim=(0, None), title=title, xlabel="width in pixels", ylabel="height in pixels")
 
 
 def _draw_bars(axes: Axes, counts: Mapping[str, np.ndarray], names: Mapping[int, str]) -> None:

@@ -37,12 +37,12 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", va="center", color="#888888")
         return
     colors: dict[str, str] = {}
-    for name, (epochs, values) in panel.lines.items():
+    for place, (name, (epochs, values)) in enumerate(panel.lines.items()):
         color = colors.setdefault(name.removesuffix(VALIDATION), style.PALETTE[len(colors) % len(style.PALETTE)])
         # A dot for each value while there are few: a single one would draw no line at all.
         dots = "o" if len(values) <= MAX_DOTS else ""
         dashes = (0, (4, 2)) if panel.is_dashed(name) else "-"
-        axes.plot(epochs, values, label=style.label(name, 30), color=color, linestyle=dashes, marker=dots, markersize=3.5)
+        axes.plot(epochs, values, label=style.label(name, 30), color=color, linestyle=dashes, marker=dots, markersize=3.5, zorder=3 - place / 100)
     if panel.best is not None:
         epoch, value = panel.best
         text = f"best {number(value)} (epoch {epoch})"

@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 
 from libreyolo.record.plots import style
 
+MAX_COLUMNS = 7  # of the legend
+
 
 def draw_confidence_curves(
     confidence: np.ndarray,
@@ -38,7 +40,8 @@ def draw_confidence_curves(
             at = max(int(np.searchsorted(confidence, best_conf, side="right")) - 1, 0)
             panels[0].set_title(f"F1: mean {mean[at]:.2f} at confidence {best_conf:.3f}")
             handles, labels = panels[0].get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6))
+            num_rows = -(-len(labels) // MAX_COLUMNS)
+            figure.legend(handles, labels, loc="outside lower center", ncols=-(-len(labels) // num_rows))
 
 
 def _panel(axes: Axes, title: str, confidence: np.ndarray, table: np.ndarray, names: list[str]) -> None:

@@ -14,6 +14,7 @@ from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from libreyolo.record.atomic import write_bytes
 
@@ -55,7 +56,8 @@ def figure(path: Path, width: float, height: float, layout: Literal["constrained
     """
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a class name in a script that the font lacks
-        drawn = Figure(figsize=(width, height), dpi=DPI, layout=layout)
+        engine = ConstrainedLayoutEngine(compress=layout == "compressed", w_pad=0.08, h_pad=0.08)  # inches: no letter touches the edge
+        drawn = Figure(figsize=(width, height), dpi=DPI, layout=engine)
         canvas = FigureCanvasAgg(drawn)
         yield drawn
         buffer = io.BytesIO()

@@ -25,7 +25,8 @@ def line_chart(panel: Panel) -> Markup:
     across = linear([float(epoch) for epochs, _ in panel.lines.values() for epoch in epochs], whole=True)
     up = logarithmic(points) if panel.log else linear(points, from_zero=panel.from_zero)
     colors = _colors(panel)
-    drawn = [_line(name, line, across, up, colors[name], dashed=panel.is_dashed(name)) for name, line in panel.lines.items()]
+    # The most important line last: no other hides it.
+    drawn = [_line(name, line, across, up, colors[name], dashed=panel.is_dashed(name)) for name, line in reversed(panel.lines.items())]
     star = _star(panel.best, across, up) if panel.best is not None and up.low <= panel.best[1] <= up.high else None
     read = element("line", class_="cursor", y1=TOP, y2=HEIGHT - BOTTOM)
     picture = element(

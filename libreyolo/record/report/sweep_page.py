@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from libreyolo.record import shell
 from libreyolo.record.atomic import write_text
 from libreyolo.record.numbers import number
 from libreyolo.record.progress import duration
@@ -89,6 +90,6 @@ def _broken(jobs: list[SweepJob]) -> Markup:
 def _constant(sweep: SweepFacts) -> Markup:
     best = next((job for job in sweep.jobs if job.facts.metric is not None), None)
     typed = command("Typed", shlex.join(sweep.constant)) if sweep.constant else None
-    words = shlex.join(best.facts.overrides) if best else ""
-    again = command("The best job again, as a single run", f"python train.py {words}") if words else None
+    words = best.facts.overrides if best else []
+    again = command("The best job again, as a single run", shell.train(*words)) if words else None
     return text([typed, again])

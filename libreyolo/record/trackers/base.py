@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 Row = tuple[int, dict[str, float]]  # an epoch and its numbers
 
 SECONDS_AT_THE_END = 30.0  # how long the end of a training waits for its trackers
+SECONDS_WITH_A_CHECKPOINT = 600.0  # where they store one
 SECONDS_AFTER_A_FAILURE, MOST_SECONDS_AFTER_A_FAILURE = 30.0, 1800.0  # before it is tried again; doubled each time
 FINISHED, FAILED, KILLED = "finished", "failed", "killed"
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from libreyolo.record.atomic import write_new
 from libreyolo.record.trackers.base import FAILED, FINISHED, KILLED, TrackedRun, Tracker
 
 EXPERIMENT = "libreyolo"
@@ -78,9 +80,9 @@ class Mlflow(Tracker):
         new = self.memory_path.with_name("mlflow_new.db").absolute()
         new.parent.mkdir(parents=True, exist_ok=True)
         new.unlink(missing_ok=True)
-        self.package.MlflowClient(tracking_uri=_sqlite(new)).get_experiment_by_name(EXPERIMENT)
-        with contextlib.suppress(FileExistsError):  # a run beside this one was faster
-            os.link(new, path)
+        with _quiet_tables():
+            self.package.MlflowClient(tracking_uri=_sqlite(new)).get_experiment_by_name(EXPERIMENT)
+        write_new(path, new.read_bytes())  # unless a run beside this one was faster
         with contextlib.suppress(OSError):  # still open, where that matters
             new.unlink()
 
@@ -101,6 +103,20 @@ class Mlflow(Tracker):
         about = {"group": self.memory.group, "tags": ",".join(self.run.tags), "run_dir": str(self.run.run_dir)}
         tags = {key: value for key, value in about.items() if value}
         return str(self._client.create_run(experiment_id, run_name=self.run.name, tags=tags).info.run_id)
+
+
+@contextlib.contextmanager
+def _quiet_tables() -> Iterator[None]:
+    """Keep what MLflow tells of the tables that it makes out of the run's progress."""
+    loggers = [logging.getLogger(name) for name in ("mlflow.store.db.utils", "alembic")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _sqlite(path: Path) -> str:

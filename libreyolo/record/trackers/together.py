@@ -8,10 +8,8 @@ from pathlib import Path
 
 from libreyolo.interfaces.events import CheckpointSaved, EpochEnd, Listener, TrainEnd, TrainFailed, TrainStart
 from libreyolo.record.trackers import base
-from libreyolo.record.trackers.base import FAILED, FINISHED, KILLED, Tracker
+from libreyolo.record.trackers.base import FAILED, FINISHED, KILLED, SECONDS_WITH_A_CHECKPOINT, Tracker
 
-# How long the end of a training waits, in seconds, beside `base.SECONDS_AT_THE_END`.
-SECONDS_WITH_A_CHECKPOINT = 600.0
 SECONDS_WHEN_INTERRUPTED = 3.0  # whoever ends this process waits 5 before it is killed
 
 

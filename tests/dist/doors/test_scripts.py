@@ -63,7 +63,7 @@ def model() -> LibreYOLO:
 
 def test_a_lambda_among_the_callbacks_is_named_before_weights_are_saved(small, model):
     with pytest.raises(launch.PayloadError, match=r"^callbacks\[1\] is a lambda") as caught:
-        model.train(**small, callbacks=[print, lambda: None])
+        model.train(**small, callbacks=[print, lambda event: None])
     assert "loggers=[csv,tensorboard,wandb,mlflow]" in str(caught.value)
 
 

@@ -10,7 +10,7 @@ import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from libreyolo.resume import find_checkpoint
-from tests.dist.doors.conftest import SMALL, TRAIN, Ended, Workplace, epochs_in, words
+from tests.dist.doors.conftest import SMALL, TRAIN, Ended, Workplace, epochs_in, rows, words
 
 pytestmark = pytest.mark.slow
 
@@ -76,13 +76,17 @@ class Recorder:
         with open("calls.txt", "a") as file: file.write(f"{os.environ['RANK']} {event.epoch} {self.calls}\\n")
 class Stopper:
     def on_epoch_end(self, event): event.stop("enough")
+class Judge:
+    def on_checkpoint(self, event):
+        from libreyolo import LibreYOLO
+        with open("judged.txt", "w") as file: file.write(repr(LibreYOLO(event.path).val(workers=0)["metrics/AR100"]))
 """
 GUARDED = """
 import json, os, sys
 from pathlib import Path
 from torch import distributed as dist
 from libreyolo import LibreYOLO
-from my_callbacks import Recorder, Stopper
+from my_callbacks import Judge, Recorder, Stopper
 
 if __name__ == "__main__":
     Path("once").mkdir()
@@ -94,7 +98,7 @@ if __name__ == "__main__":
     found = model.predict("data/images/val/0.png", conf=0.0, max_det=5)
     again = LibreYOLO(first["last_checkpoint"])
     second = again.train(resume=True, nproc=2, device="cpu")
-    third = again.train(data="data/data.yaml", epochs=3, nproc=2, loggers=["csv", Stopper()], **small)
+    third = again.train(data="data/data.yaml", epochs=3, nproc=2, loggers=["csv", Stopper()], callbacks=[Judge()], **small)
     print(json.dumps({
         "dirs": [first["save_dir"], second["save_dir"], third["save_dir"]], "losses": [len(r["epoch_losses"]) for r in (first, second, third)],
         "nc": model.nc, "names": model.names, "devices": [str(model.device), *{str(p.device) for p in model.net.parameters()}],
@@ -144,6 +148,11 @@ def test_callbacks_are_called_on_rank_0_only_and_live_in_its_process(told, pytho
     calls = (python_run[0].folder / "calls.txt").read_text()
     assert calls == "0 1 1\n"
     assert told["calls"] == 0
+
+
+def test_a_callback_may_validate_on_its_rank_while_the_other_waits(told, python_run):
+    (row,) = rows(Path(told["dirs"][2]))
+    assert float((python_run[0].folder / "judged.txt").read_text()) == pytest.approx(float(row["metrics/AR100"]), abs=1e-9)
 
 
 def test_a_logger_of_ones_own_stops_both_ranks_at_the_same_epoch(told, python_run):

@@ -43,9 +43,9 @@ def test_hand_values(judged: ClassificationMetric) -> None:
         "metrics/precision": pytest.approx((1 + 1 / 2) / 2),
         "metrics/recall": pytest.approx((2 / 3 + 1 / 2) / 2),
         "metrics/f1": pytest.approx((4 / 5 + 1 / 2) / 2),
-        "fitness": pytest.approx(3 / 5),
+        "metrics/fitness": pytest.approx(3 / 5),
     }
-    assert list(found)[-1] == "fitness"
+    assert list(found)[-1] == "metrics/fitness"
     assert judged.confusion().tolist() == [[2, 0, 0], [1, 1, 0], [0, 1, 0]]
 
 

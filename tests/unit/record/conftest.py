@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -103,3 +104,23 @@ def run_epochs() -> Runner:
             tell("on_train_end", TrainEnd(run_dir, result))
 
     return play
+
+
+@pytest.fixture
+def wandb(monkeypatch) -> Any:
+    from tests.unit.record.services import FakeWandb
+
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    return fake
+
+
+@pytest.fixture
+def mlflow(monkeypatch) -> Any:
+    from tests.unit.record.services import FakeMlflow
+
+    fake = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    return fake

@@ -54,7 +54,7 @@ def test_tiles_stand_in_rows_with_their_words_below(tmp_path: Path) -> None:
 def test_the_guess_is_green_where_right_and_red_where_wrong() -> None:
     assert _guess_lines(sample(1, [1, 0, 2], [0.6, 0.3, 0.1], 0.4), NAMES)[1] == ("dog 0.60", RIGHT)
     lines = _guess_lines(sample(1, [0, 1, 2], [0.6, 0.3, 0.1], 1.7), NAMES)
-    assert [text for text, _ in lines] == ["dog   x.jpg", "cat 0.60", "dog 0.30"]
+    assert [text for text, _ in lines] == ["true: dog   x.jpg", "cat 0.60", "dog 0.30"]
     assert [color for _, color in lines[1:]] == [WRONG, RIGHT]
     assert _guess_lines(sample(1, [NO_GUESS] * 3, [0, 0, 0], 2.0), NAMES)[1][0] == "no number"
 

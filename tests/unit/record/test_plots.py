@@ -217,10 +217,19 @@ def test_names_stay_inside_the_picture_and_never_cover_each_other():
     assert columns.max() == 119
     assert columns.min() < 80  # moved to the left, so that it ends inside
     assert len(columns) == columns.max() - columns.min() + 1
-    twice, once = Image.new("RGB", (200, 60)), Image.new("RGB", (200, 60))
-    draw_marks(twice, [Mark((10, 30, 60, 50), "name", color), Mark((10, 30, 60, 50), "other", color)])
-    draw_marks(once, [Mark((10, 30, 60, 50), "name", color)])
-    assert np.array_equal(np.array(twice), np.array(once))
+    colors = [(250, 250, 250), (250, 250, 0), (250, 0, 250), (0, 250, 250)]
+    sheet = Image.new("RGB", (200, 100))
+    draw_marks(sheet, [Mark((10, 50, 160, 90), f"name {i}", color) for i, color in enumerate(colors)])
+    down = [tuple(pixel) for pixel in np.array(sheet)[:80, 20].tolist()]
+    black = (0, 0, 0)
+    # The first one above its box, the next a line below it, the third a line above it; where the fourth would be, all is taken.
+    assert [color for color, before in zip(down[1:], down, strict=False) if color != before] == [colors[2], colors[0], colors[1], black]
+
+
+def test_what_went_wrong_is_drawn_over_what_went_well():
+    picture = Image.new("RGB", (60, 60))
+    draw_marks(picture, [Mark((10, 10, 50, 50), "", (250, 0, 0), strong=True), Mark((10, 10, 50, 50), "", (0, 0, 250))])
+    assert tuple(np.array(picture)[10, 30]) == (250, 0, 0)
 
 
 def test_boxes_with_turned_corners_do_not_stop_the_drawing():

@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from rich.console import Console
 
 from libreyolo.interfaces.events import StepEnd, TrainEnd, TrainFailed, ValidationEnd
+from libreyolo.record import shell
 from libreyolo.record.progress import ProgressListener, duration
 from libreyolo.record.summary import end_text
 from tests.unit.record.conftest import row_of, start_event, step_event
@@ -89,9 +90,9 @@ def test_the_end_is_a_table_of_the_best_and_last_epoch_with_paths_and_commands(t
         f"  results       {tmp_path / 'results.csv'}",
         f"  report        {tmp_path / 'report.html'}",
         "What to run next:",
-        f"  validate      python -m libreyolo val {best}",
-        f"  predict       python -m libreyolo predict {best} '{tmp_path}/my picture.png'",
-        f"  go on         python train.py resume={tmp_path} epochs=10",
+        f"  validate      {shell.module('val', best)}",
+        f"  predict       {shell.python()} -m libreyolo predict {best} '{tmp_path}/my picture.png'",
+        f"  go on         {shell.train(f'resume={tmp_path}', 'epochs=10')}",
     ]
 
 
@@ -109,7 +110,7 @@ def test_a_run_without_validation_points_to_its_last_weights(said, tmp_path):
     listener.on_train_start(start_event(tmp_path))
     listener.on_train_end(TrainEnd(tmp_path, {"best_checkpoint": None, "last_checkpoint": "last.pt"}))
     assert "none: no validation was run" in said()[-1]
-    assert "python -m libreyolo val last.pt" in said()[-1]
+    assert shell.module("val", "last.pt") in said()[-1]
 
 
 @pytest.mark.parametrize("fails", [False, True])

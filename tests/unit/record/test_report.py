@@ -15,6 +15,7 @@ from PIL import Image
 from libreyolo.__main__ import main
 from libreyolo.interfaces.events import TrainEnd, TrainFailed
 from libreyolo.recipe import Recipe, recipe_fields
+from libreyolo.record import shell
 from libreyolo.record.numbers import number, setting, size
 from libreyolo.record.report.html import element
 from libreyolo.record.report.listener import ReportListener
@@ -92,18 +93,19 @@ def test_typed_keys_come_first_then_what_differs_from_the_defaults(tmp_path):
 def test_the_commands_are_those_of_this_run_and_survive_a_shell(tmp_path):
     run = make_run(tmp_path / "a run (1)")
     commands = [words for words in report_of(run).words if "train.py" in words or "-m libreyolo" in words]
+    train_py = shlex.split(shell.train())[1]
     assert shlex.split(commands[0]) == ["python", "train.py", f"data={HOSTILE}"]
     assert [shlex.split(line) for line in commands[1:]] == [
-        ["python", "train.py", f"cfg='{run}/train_config.yaml'"],
-        ["python", "train.py", f"resume='{run}'", "epochs=10"],
-        ["python", "-m", "libreyolo", "val", f"{run}/weights/best.pt"],
+        [shell.python(), train_py, f"cfg='{run}/train_config.yaml'"],
+        [shell.python(), train_py, f"resume='{run}'", "epochs=10"],
+        [shell.python(), "-m", "libreyolo", "val", f"{run}/weights/best.pt"],
     ]
 
 
 def test_a_run_that_can_go_on_is_told_so_without_more_epochs(tmp_path):
     run = make_run(tmp_path, state="interrupted", epochs=3, error="KeyboardInterrupt")
     words = report_of(run).words
-    assert f"python train.py resume={run}" in words and "KeyboardInterrupt" in words and "interrupted" in words
+    assert shell.train(f"resume={run}") in words and "KeyboardInterrupt" in words and "interrupted" in words
 
 
 def test_the_profile_becomes_a_table_and_one_that_reads_otherwise_stays_as_it_is(tmp_path):

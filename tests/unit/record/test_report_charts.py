@@ -123,7 +123,7 @@ def test_a_diagram_puts_values_where_they_belong_and_says_them():
 
 def test_a_validation_loss_has_the_colour_of_its_training_loss():
     reader = drawn(Panel("Loss", {"a": ([1], [1.0]), "a (val)": ([1], [2.0]), "b": ([1], [3.0])}))
-    assert reader.values("g", "class") == ["line c0", "line c0", "line c1"]
+    assert reader.values("g", "class") == ["line c1", "line c0", "line c0"]  # the first one last, over the others
     assert reader.values("polyline", "class") == ["dashed"]
 
 

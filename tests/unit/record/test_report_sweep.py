@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from libreyolo.record import shell
 from libreyolo.record.report.parallel import BOTTOM, GAP, HEIGHT, SIDE, TOP, parallel_coordinates
 from libreyolo.record.report.run_page import write_run_report
 from libreyolo.record.report.sweep_facts import read_sweep
@@ -66,7 +67,7 @@ def test_jobs_that_did_not_complete_say_why(sweep):
 def test_what_every_job_shares_and_the_best_job_are_commands(sweep):
     words = page_of(sweep).words
     assert "model=yolo9t" in words
-    assert any(text.startswith("python train.py model=yolo9t") and text.endswith("lr0=0.016 optimizer=adamw") for text in words)
+    assert any(text.startswith(shell.train("model=yolo9t")) and text.endswith("lr0=0.016 optimizer=adamw") for text in words)
 
 
 def test_parallel_coordinates_place_every_job_and_leave_failed_ones_before_the_metric(tmp_path):

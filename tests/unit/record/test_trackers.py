@@ -3,118 +3,23 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from libreyolo.errors import UserError
-from libreyolo.interfaces.events import CheckpointSaved, EpochEnd, Listener, TrainEnd, TrainFailed
-from libreyolo.record.tables import ResultsTable
-from libreyolo.record.trackers import TrackedRun, Tracker, base, numbers_of, require_packages, trackers_of
+from libreyolo.interfaces.events import EpochEnd, TrainEnd, TrainFailed
+from libreyolo.record.trackers import Tracker, base, numbers_of, require_packages, trackers_of
 from libreyolo.record.trackers.mlflow import allowed_name
 from libreyolo.record.trackers.together import SECONDS_WHEN_INTERRUPTED
 from tests.unit.record.conftest import row_of, start_event
-
-
-def tracked(run_dir: Path, **changes: Any) -> TrackedRun:
-    return TrackedRun(**{"run_dir": run_dir, "name": run_dir.name, "config": {"lr0": 0.01}, "project_dir": run_dir, **changes})
-
-
-def listeners(name: str, run_dir: Path, **changes: Any) -> list[Listener]:
-    """The table, which a resumed tracker reads, and the tracker."""
-    return [ResultsTable(run_dir), trackers_of([name], tracked(run_dir, **changes))]
-
-
-def epoch(listener: Listener, number: int) -> None:
-    """One epoch up to its checkpoint."""
-    listener.on_epoch_end(EpochEnd(number, row_of(number), True))
-    listener.on_checkpoint(CheckpointSaved(Path("weights/last.pt"), number, False))
-
-
-class FakeWandb(ModuleType):
-    """Online unless told otherwise; `down` is called where the network is needed."""
-
-    run = None
-
-    class Settings(SimpleNamespace):
-        model_fields = ("silent", "init_timeout")
-
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.runs: list[dict[str, Any]] = []
-        self.broken: Callable[[], None] = lambda: None
-        self.key = True
-
-    def setup(self) -> SimpleNamespace:
-        return SimpleNamespace(settings=SimpleNamespace(mode="online"))
-
-    def login(self, prompt: bool) -> bool:
-        assert not prompt
-        return self.key
-
-    def init(self, **kwargs: Any) -> SimpleNamespace:
-        offline = kwargs.get("mode") == "offline"
-        if not offline:
-            self.broken()
-        run: dict[str, Any] = {"init": kwargs, "logged": [], "exit_code": None, "artifacts": []}
-        earlier = [step for old in self.runs if kwargs["id"] for step, _ in old["logged"]] if not offline else []
-        self.runs.append(run)
-
-        def log(values: dict[str, float], step: int, commit: bool) -> None:
-            self.broken()
-            run["logged"].append((step, values))
-
-        return SimpleNamespace(
-            id=kwargs["id"] or "id7",
-            step=max(earlier, default=-1) + 1,
-            offline=offline,
-            disabled=False,
-            url="https://wandb.test/id7",
-            dir=f"{kwargs['dir']}/wandb/run-1/files",
-            log=log,
-            log_artifact=lambda artifact: run["artifacts"].append(artifact),
-            finish=lambda exit_code: run.update(exit_code=exit_code),
-        )
-
-
-def unreachable() -> None:
-    raise ConnectionError("no network")
-
-
-@pytest.fixture
-def wandb(monkeypatch) -> FakeWandb:
-    fake = FakeWandb()
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    for name in ("WANDB_MODE", "WANDB_PROJECT", "WANDB_NAME"):
-        monkeypatch.delenv(name, raising=False)
-    return fake
-
-
-def test_wandb_gets_the_numbers_of_the_table_with_the_epoch_as_step(wandb, run_epochs, tmp_path):
-    run_epochs(listeners("wandb", tmp_path, tags=["night"], group="day/time"), tmp_path, 2)
-    (run,) = wandb.runs
-    assert [step for step, _ in run["logged"]] == [1, 2]
-    assert run["logged"][0][1] == numbers_of(row_of(1))
-    assert run["logged"][0][1]["metrics/precision(B)"] == 0.5
-    assert "best_metric_name" not in run["logged"][0][1]
-    assert run["exit_code"] == 0
-    expected = {"config": {"lr0": 0.01}, "name": tmp_path.name, "dir": str(tmp_path), "tags": ["night"], "group": "day/time", "id": None}
-    assert {key: run["init"][key] for key in expected} == expected
-    assert run["init"]["project"] == "libreyolo"
-
-
-def test_wandb_goes_on_in_the_same_run_when_resumed_and_not_when_begun_anew(wandb, run_epochs, tmp_path):
-    for start_epoch in (0, 2, 0):
-        run_epochs(listeners("wandb", tmp_path, group="first" if start_epoch == 0 else ""), tmp_path, start_epoch + 2, start_epoch=start_epoch)
-    assert [run["init"]["id"] for run in wandb.runs] == [None, "id7", None]
-    assert [run["init"]["group"] for run in wandb.runs] == ["first", "first", "first"]  # a resumed job of a sweep stays in its group
-    assert [[step for step, _ in run["logged"]] for run in wandb.runs] == [[1, 2], [3, 4], [1, 2]]
+from tests.unit.record.services import epoch, listeners, tracked, unreachable
 
 
 def test_epochs_trained_again_from_an_older_checkpoint_stay_as_they_were(wandb, run_epochs, tmp_path):
@@ -143,29 +48,6 @@ def test_what_an_interrupted_process_had_not_sent_is_sent_first_when_resumed(wan
     run_epochs(listeners("wandb", tmp_path), tmp_path, 4, start_epoch=3)
     assert [[step for step, _ in run["logged"]] for run in wandb.runs] == [[1], [2, 3, 4]]
     assert wandb.runs[1]["logged"][0][1] == numbers_of(row_of(2))
-
-
-def test_a_run_that_cannot_go_online_is_kept_offline_with_one_warning(wandb, tmp_path, caplog):
-    wandb.broken = unreachable
-    tracker = trackers_of(["wandb"], tracked(tmp_path))
-    with caplog.at_level(logging.WARNING):
-        tracker.on_train_start(start_event(tmp_path))
-        tracker.trackers[0]._background.put(lambda: setattr(wandb, "broken", lambda: None))
-        for number in (1, 2):
-            epoch(tracker, number)
-        tracker.on_train_end(TrainEnd(tmp_path, {}))
-    (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == (
-        f"wandb could not go online (ConnectionError: no network); the run is kept offline: send it with wandb sync {tmp_path}/wandb/run-1"
-    )
-    assert [step for step, _ in wandb.runs[0]["logged"]] == [1, 2]
-
-
-def test_without_a_key_wandb_never_asks_and_the_run_is_kept_offline(wandb, run_epochs, tmp_path, caplog):
-    wandb.key = False
-    run_epochs(listeners("wandb", tmp_path), tmp_path, 1)
-    assert "no API key: run wandb login, or set WANDB_API_KEY" in caplog.text
-    assert wandb.runs[0]["init"]["mode"] == "offline"
 
 
 def test_failures_while_training_warn_once_and_what_was_not_sent_is_sent_later(wandb, tmp_path, caplog):
@@ -274,65 +156,6 @@ def test_numbers_are_the_finite_ones():
     assert numbers_of(row) == {"a": 1.0, "b": 1.0, "g": 0.5}
 
 
-class FakeMlflow(ModuleType):
-    def __init__(self) -> None:
-        super().__init__("mlflow")
-        self.entities = SimpleNamespace(
-            Metric=lambda *a: SimpleNamespace(**dict(zip(("key", "value", "time", "step"), a, strict=True))), Param=tuple_of
-        )
-        self.runs: dict[str, dict[str, Any]] = {}
-        self.experiments: list[str] = []
-        self.tracking_uri = ""
-
-    def is_tracking_uri_set(self) -> bool:
-        return False
-
-    def MlflowClient(self, tracking_uri: str | None) -> FakeMlflow:
-        self.tracking_uri = tracking_uri or "default"
-        Path(self.tracking_uri.removeprefix("sqlite:///")).touch()
-        return self
-
-    def get_experiment_by_name(self, name: str) -> SimpleNamespace | None:
-        return SimpleNamespace(experiment_id=name) if name in self.experiments else None
-
-    def create_experiment(self, name: str, artifact_location: str | None) -> str:
-        self.experiments.append(name)
-        return name
-
-    def create_run(self, experiment_id: str, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
-        run_id = f"run{len(self.runs)}"
-        self.runs[run_id] = {"metrics": [], "params": [], "status": "RUNNING", "tags": tags, "files": [], "uri": self.tracking_uri}
-        return SimpleNamespace(info=SimpleNamespace(run_id=run_id))
-
-    def get_metric_history(self, run_id: str, key: str) -> list[SimpleNamespace]:
-        return [metric for metric in self.runs[run_id]["metrics"] if metric.key == key]
-
-    def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
-        assert len(params) <= 100 and len(metrics) <= 1000
-        self.runs[run_id]["metrics"] += metrics
-        self.runs[run_id]["params"] += params
-
-    def update_run(self, run_id: str, status: str) -> None:
-        self.runs[run_id]["status"] = status
-
-    def set_terminated(self, run_id: str, status: str) -> None:
-        self.runs[run_id]["status"] = status
-
-    def log_artifact(self, run_id: str, path: str, folder: str) -> None:
-        self.runs[run_id]["files"].append((path, folder))
-
-
-def tuple_of(*values: Any) -> tuple[Any, ...]:
-    return values
-
-
-@pytest.fixture
-def mlflow(monkeypatch) -> FakeMlflow:
-    fake = FakeMlflow()
-    monkeypatch.setitem(sys.modules, "mlflow", fake)
-    return fake
-
-
 def test_mlflow_gets_one_run_with_names_it_allows(mlflow, run_epochs, tmp_path):
     config = {"lr0": 0.01, "model": {"size": "s"}, **{f"key{i}": i for i in range(150)}}
     run_epochs(listeners("mlflow", tmp_path, config=config, group="g", tags=["a", "b"]), tmp_path, 2)
@@ -375,25 +198,35 @@ def test_tensorboard_files_hold_each_epoch_once_after_a_resume_and_after_a_new_s
     assert scalars(tmp_path) == [(1, 8.0), (2, 4.0)]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # of tensorboard's own thread
-def test_a_disk_without_room_costs_one_warning(run_epochs, tmp_path, monkeypatch, caplog):
+def test_a_disk_without_room_costs_one_warning_and_what_is_there_can_still_be_read(tmp_path, monkeypatch, caplog):
     pytest.importorskip("tensorboard")
-    from tensorboard.summary.writer.record_writer import RecordWriter
 
-    (tmp_path / "run").mkdir()
-    write, room = RecordWriter.write, [3]
+    class SmallDisk(io.FileIO):
+        """Takes `room` bytes in all."""
 
-    def full(self: Any, data: bytes) -> None:
-        if room[0] == 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        room[0] -= 1
-        write(self, data)
+        room = 1000
 
-    monkeypatch.setattr(RecordWriter, "write", full)
+        def write(self, data: Any) -> int:
+            took = super().write(data[: SmallDisk.room])
+            SmallDisk.room -= took
+            if took < len(data) and SmallDisk.room == 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return took
+
+    opened = Path.open
+    small = lambda path, *a, **kw: SmallDisk(path, "ab") if path.parent.name == "tensorboard" else opened(path, *a, **kw)  # noqa: E731
+    monkeypatch.setattr(Path, "open", small)
+    table, together = listeners("tensorboard", tmp_path)
+    table.on_train_start(start_event(tmp_path))
+    together.on_train_start(start_event(tmp_path))
     with caplog.at_level(logging.WARNING):
-        run_epochs(listeners("tensorboard", tmp_path / "run"), tmp_path / "run", 5)
+        for number in range(1, 6):
+            epoch(together, number)
+        together.trackers[0]._background.put(lambda: setattr(SmallDisk, "room", 10_000))  # somebody tidies up
+        together.on_train_end(TrainEnd(tmp_path, {}))
     (warning,) = [record.getMessage() for record in caplog.records]
     assert warning.startswith("tensorboard failed (OSError: [Errno 28] No space left on device); training goes on")
+    assert [step for step, _ in scalars(tmp_path)] == [1, 2, 3, 4, 5]
 
 
 def test_a_folder_that_cannot_be_made_costs_one_warning(run_epochs, tmp_path, caplog):
