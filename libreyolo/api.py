@@ -168,7 +168,7 @@ class LibreYOLO:
         wish = typed.get("resume", False)
         if wish is True and self._file is not None and "optimizer" in self._file.content:
             return str(self._file.path)
-        return bool(wish) if isinstance(wish, bool) else str(wish)
+        return bool(wish) if wish is None or isinstance(wish, bool) else str(wish)
 
     def _refuse_other_weights(self, weights: Any) -> None:
         """In Python the model says where to start; `weights` is only what the Hydra door wrote down of it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 import launch
 from launch import restart, rundir
 from libreyolo import resume
+from libreyolo.command_line import quoted
 from libreyolo.errors import UserError
 from libreyolo.place import Place
 from libreyolo.record.report.sweep_page import write_sweep_report
@@ -115,9 +115,13 @@ class HydraRuns(Callback):
             sys.exit(
                 f"{directory} already holds the runs of a sweep, which would be overwritten: choose another hydra.sweep.dir or say exist_ok=true."
             )
+        try:
+            rundir.make(directory)
+        except launch.LaunchError as error:
+            sys.exit(str(error))
         # A job's configuration is composed afresh from these; the resolver would make another directory in another process.
         with read_write(config), open_dict(config):
-            config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{_escaped(str(directory))}'")
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(directory))}")
         _process.compared_in = directory if config.report else None
         note = _sweep_over_devices(list(config.hydra.overrides.task))
         if note:
@@ -174,6 +178,7 @@ def _take_chosen_directory(config: DictConfig, directory: Path) -> None:
     _process.run_dir, _process.restarted = directory, earlier is not None and earlier.absolute() == directory
     if not _process.restarted:
         rundir.refuse_run(directory, exist_ok=bool(config.exist_ok))
+        rundir.make(directory)
         restart.remember(os.environ, project, directory)
 
 
@@ -188,7 +193,3 @@ def _sweep_over_devices(overrides: Sequence[str]) -> str | None:
                 f"For one job on all of them write 'device=[{','.join(values)}]'."
             )
     return None
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"(\\*)'", r"\1\1\\'", text)
