@@ -86,7 +86,7 @@ class LibreYOLO:
         data: str | Path | None = None,
         *,
         cfg: str | Path | None = None,
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[Any] | None = (),
         _place: Place | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
@@ -106,10 +106,11 @@ class LibreYOLO:
         """
         launch.check_main_guard()
         place = _place or Place(Path.cwd())
+        callbacks = () if callbacks is None else callbacks
         check_callbacks("callbacks", callbacks)
-        if "loggers" in arguments:
-            check_callbacks("loggers", arguments["loggers"], names=True)
         typed = _read_cfg(cfg, place.cwd) | arguments | ({} if data is None else {"data": str(data)})
+        if "loggers" in typed:
+            check_callbacks("loggers", typed["loggers"], names=True)
         job = self._job(typed, callbacks, place.cwd)
         environment = launch.detect(os.environ)
         cuda_count = torch.cuda.device_count()
@@ -161,7 +162,9 @@ class LibreYOLO:
         on_stride(recipe.judged_imgsz, spec.stride, "eval_imgsz")
         start = self._start(recipe, cwd, resumed)
         extras = {**self._extras_of(spec), **recipe.file_extras()}
-        return run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
+        job = run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
+        run.refuse_missing_data(job)
+        return job
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""

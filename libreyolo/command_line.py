@@ -22,6 +22,7 @@ from hydra.errors import HydraException
 
 from libreyolo import schema
 from libreyolo.errors import UserError, nearest
+from libreyolo.record.summary import quoted
 
 CONFIG_DIR = str(Path(__file__).resolve().parent.parent / "conf")
 PATHS_OF_ANY_KIND = ("resume", "pretrained")  # keys that take a path beside true and false
@@ -170,13 +171,6 @@ def _as_text(word: str, is_sweep: bool) -> str:
         return f"{name}={quoted(value)}"
     example = f"'{name}=\"...\"'" if not value or '"' in value else f"'{name}=\"{value}\"'"
     raise UserError(f"{word} cannot be read: a list is written '{name}=[a,b]', and a text with such characters {example}, with both quotes.")
-
-
-def quoted(text: str) -> str:
-    """Return `text` between single quotes as Hydra's grammar reads them."""
-    # Backslashes count only before a quote, and the closing one is a quote.
-    inner = re.sub(r"(\\+)$", r"\1\1", re.sub(r"(\\*)'", r"\1\1\\'", text))
-    return f"'{inner}'"
 
 
 def _no_word(word: str) -> str:

@@ -25,6 +25,7 @@ from libreyolo import command_line, hydra_runs, resume, run_files, schema
 from libreyolo.errors import UserError, nearest
 from libreyolo.place import Place
 from libreyolo.recipe import Recipe, recipe_fields
+from libreyolo.record.summary import quoted
 from libreyolo.weights import find as find_weights
 
 SECONDS_FOR_RANK_0 = 15.0  # for saying a mistake that every rank has found
@@ -136,7 +137,7 @@ def _with_file(files: Sequence[str], words: Sequence[str]) -> list[str]:
         values = run_files.read_config(path)
         family, size = values.pop("family", None), values.pop("size", None)
         ConfigStore.instance().store(group=f"cfg{path.parent}", name=f"{path.stem}.yaml", node=values, package="_global_")
-        found.append(f"cfg={command_line.quoted(str(path.parent / path.stem))}")
+        found.append(f"cfg={quoted(str(path.parent / path.stem))}")
         if family and size and not any(word.startswith("model=") for word in words):
             found.append(f"model={family}{size}")
     return found

@@ -20,10 +20,10 @@ from omegaconf.errors import OmegaConfBaseException
 import launch
 from launch import restart, rundir
 from libreyolo import resume
-from libreyolo.command_line import quoted
 from libreyolo.errors import UserError
 from libreyolo.place import Place
 from libreyolo.record.report.sweep_page import write_sweep_report
+from libreyolo.record.summary import quoted
 
 log = logging.getLogger(__name__)
 
@@ -109,16 +109,17 @@ class HydraRuns(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Settle one sweep directory for all jobs, in whatever process they run, and say what a sweep over devices means."""
-        directory = Path(str(config.hydra.sweep.dir)).absolute()
+        try:
+            directory = rundir.make(Path(str(config.hydra.sweep.dir)).absolute())
+        except OmegaConfBaseException:
+            return  # as above
+        except launch.LaunchError as error:
+            sys.exit(str(error))
         holding = sorted(d for d in directory.glob("*") if rundir.is_run(d)) if directory.is_dir() else []
         if holding and not config.exist_ok:
             sys.exit(
                 f"{directory} already holds the runs of a sweep, which would be overwritten: choose another hydra.sweep.dir or say exist_ok=true."
             )
-        try:
-            rundir.make(directory)
-        except launch.LaunchError as error:
-            sys.exit(str(error))
         # A job's configuration is composed afresh from these; the resolver would make another directory in another process.
         with read_write(config), open_dict(config):
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(directory))}")

@@ -132,7 +132,7 @@ def type_sentence(error: Exception, recipe: type[Recipe] | None = None, given: M
 
 
 # How OmegaConf quotes the value that it could not convert.
-_VALUE = re.compile(r"(?:Value|to string:) '(.*?)'(?: of type '\w+'| could| is not|$)")
+_VALUE = re.compile(r"(?:Value|to string:) '(.*?)'(?: of type '\w+'| could| is not a valid|$)")
 _UNKNOWN = object()  # a value that nobody can tell
 
 
@@ -141,6 +141,8 @@ def wrong_type(name: str, value: Any, recipe: type[Recipe] | None = None) -> str
     shown = name if value is _UNKNOWN else f"{name}={'null' if value is None else value}"
     field = _field_of(name, recipe)
     assert field is not None, name
+    if str(field.type) == "Any":
+        return f"{shown} has the wrong type; {name} takes: {field.metadata['help']}."
     return f"{shown} has the wrong type: {name} takes {_kind_in_words(str(field.type))} ({field.metadata['help']})."
 
 
@@ -177,14 +179,14 @@ def _kind_in_words(kind: str) -> str:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that OmegaConf can hold: tuples as lists, paths as text, NumPy scalars as numbers."""
+    """Return values that OmegaConf can hold: tuples as lists, paths and torch devices as text, NumPy scalars as numbers."""
     return {name: _plain_value(value) for name, value in values.items()}
 
 
 def _plain_value(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, range)):
         return [_plain_value(v) for v in value]
-    if hasattr(value, "__fspath__"):
+    if hasattr(value, "__fspath__") or (hasattr(value, "type") and hasattr(value, "index")):  # a torch.device
         return str(value)
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         return value.item()
