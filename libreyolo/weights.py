@@ -115,7 +115,7 @@ def pretrained(family: Family, size: str, wish: Any, cwd: Path) -> tuple[dict[st
         path = find(family.published_name(size) if published else str(wish), cwd)
     if family.backbones:
         state = checkpoint.state_of(checkpoint.read(path), path)
-        found = None if family.network.accepts(state) else family.network.from_backbone(state, size)
+        found = None if family.accepts(state) else family.network.from_backbone(state, size)
         if found is not None:
             return found, {}, f"the backbone file {path}"
         if wish is True:
@@ -154,11 +154,12 @@ def load(path: Path) -> Weights:
         if meta.family not in families():
             raise UserError(f"{path} is a {meta.family} file, a family that this program does not train.{nearest(meta.family, families())}")
         found = families()[meta.family]
-        if not found.network.accepts(state):
-            raise UserError(f"{path} says {meta.family}, but its tensors are not those of that family.")
     else:
         found = _family_of(state, path)
-    seen = found.network.infer(state)
+    try:
+        seen = found.network.infer(state)
+    except UserError as error:
+        raise UserError(f"{path} says {found.name}, but its tensors are not those of that family: {error}") from error
     size = str(meta.size if meta else seen["size"])
     if size not in found.sizes:
         raise UserError(f"{path} says size {size}, which {found.name} does not have: {', '.join(found.sizes)}.")
@@ -183,7 +184,7 @@ def evaluation_arguments(content: Mapping[str, Any]) -> dict[str, Any]:
 
 def _family_of(state: Mapping[str, Tensor], path: Path) -> Family:
     """Tell the family of a bare state dict; a telling file name decides between families with the same tensors."""
-    able = [f for f in families().values() if f.network.accepts(state)]
+    able = [f for f in families().values() if f.accepts(state)]
     named = parse_published(path.name)
     if named and named[0] in able:
         return named[0]

@@ -9,7 +9,7 @@ whether it is mixed, at which weight, and with which picture of the whole set, s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -23,8 +23,10 @@ from libreyolo.data.augment.policy import apply_policy
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.loader import Loader
 from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item, repeat_factors
+from libreyolo.data.samples import OnePicture, as_images, batch_facts
 from libreyolo.interfaces.batch import ClassifyBatch
 from libreyolo.interfaces.input import InputSpec
+from libreyolo.interfaces.transfer import Transferable
 from libreyolo.ops.keyed import derive, generator
 
 _LEFT_RIGHT, _UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM
@@ -169,7 +171,7 @@ class TrainPictures:
         return View(np.asarray(shown), label, erased if strong and erasing < settings.erasing else NOTHING)
 
 
-class EvalPictures:
+class EvalPictures(OnePicture[ImageSet]):
     """Decodes a picture at its original size and shows its middle, as the family was evaluated."""
 
     def __init__(self, pictures: ImageSet, imgsz: tuple[int, int], spec: InputSpec) -> None:
@@ -179,14 +181,6 @@ class EvalPictures:
         shown = centre_crop(self.pictures.image(item.index, None), self.imgsz, self.spec)
         return Sample(item, View(shown, int(self.pictures.label_rows[item.index])))
 
-    def describe(self, index: int) -> str:
-        """Return the picture's path."""
-        return str(self.pictures.path(index))
-
-    def shown(self, item: Item) -> list[int]:
-        """Return the picture."""
-        return [item.index]
-
 
 def centre_batch(pictures: Sequence[np.ndarray], imgsz: tuple[int, int], spec: InputSpec) -> ClassifyBatch:
     """Return pictures uint8 [h, w, 3] RGB of unknown class as an evaluation batch on the CPU: exactly what a loader makes of them."""
@@ -195,7 +189,7 @@ def centre_batch(pictures: Sequence[np.ndarray], imgsz: tuple[int, int], spec: I
 
 
 @dataclass
-class HostBatch:
+class HostBatch(Transferable):
     """What crosses from a worker: a ClassifyBatch still without pictures, and what they are made from.
 
     pixels: uint8 [B, H, W, 3]. erased: float32 [B, 4], None where no picture loses anything.
@@ -212,36 +206,15 @@ class HostBatch:
     blend: Tensor | None = None
     pasted: Tensor | None = None
 
-    def pin_memory(self) -> HostBatch:
-        """Return a copy in pinned memory, from which copies to a GPU do not block."""
-        own = {f.name: getattr(self, f.name).pin_memory() for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-        batch = self.batch
-        pinned = {
-            f.name: getattr(batch, f.name).pin_memory()
-            for f in fields(batch)
-            if isinstance(getattr(batch, f.name), Tensor) and f.name not in batch.HOST_ONLY
-        }
-        return replace(self, **own, batch=replace(batch, **pinned))
-
-    def to(self, device: torch.device) -> HostBatch:
-        """Return a copy on the device."""
-        own = {f.name: getattr(self, f.name).to(device, non_blocking=True) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
-        return replace(self, **own, batch=self.batch.to(device))
-
 
 def collate(samples: list[Sample]) -> HostBatch:
     """Return the host batch of samples, mixed or plain."""
     views = [s.view for s in samples]
     mixed = [s for s in samples if s.partner is not None]
     partners = [s.partner for s in samples if s.partner is not None]
-    items = [s.item for s in samples]
     labels = [(s.view.label, (s.partner or s.view).label) for s in samples]
     batch = ClassifyBatch(
-        images=torch.empty(0),
-        weight=torch.tensor([item.weight for item in items], dtype=torch.float32),
-        index=torch.tensor([item.index for item in items], dtype=torch.int64),
-        epoch=items[0].epoch,
-        key=torch.tensor([(item.epoch, item.place) for item in items], dtype=torch.int64),
+        **batch_facts([s.item for s in samples]),
         labels=torch.tensor(labels, dtype=torch.int64),
         shares=torch.tensor([(s.mix.share, 1.0 - s.mix.share) for s in samples], dtype=torch.float32),
     )
@@ -276,6 +249,5 @@ def _prepare(mean: tuple[float, float, float], host: HostBatch, device: torch.de
 
 
 def _floating(pixels: Tensor, erased: Tensor | None, mean: tuple[float, float, float]) -> Tensor:
-    # Contiguous in [B, 3, H, W] before the division: a view of [B, H, W, 3] would make the network's memory format depend on the loader.
-    images = pixels.permute(0, 3, 1, 2).contiguous().float() / 255.0
+    images = as_images(pixels)
     return images if erased is None else erase(images, erased, mean)

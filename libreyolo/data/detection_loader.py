@@ -23,8 +23,10 @@ from libreyolo.data.augment.plan import Plan, draw_plan
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.loader import Loader
 from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item, repeat_factors
+from libreyolo.data.samples import OnePicture, as_images, batch_facts, top_left
 from libreyolo.interfaces.batch import DetectionBatch
 from libreyolo.interfaces.input import InputSpec
+from libreyolo.interfaces.transfer import Transferable
 
 ROWS = 16  # boxes of a batch are padded to a multiple of this
 
@@ -128,7 +130,7 @@ class EvalSample:
 
 
 @dataclass
-class HostBatch:
+class HostBatch(Transferable):
     """What crosses from a worker: a DetectionBatch still without pictures, and what they are made from.
 
     pixels: uint8 [T, h, w, 3], the sources (training), or [B, H, W, 3], the pictures themselves (evaluation: plans is None).
@@ -137,10 +139,6 @@ class HostBatch:
     pixels: Tensor
     plans: PlanBatch | None
     batch: DetectionBatch
-
-    def pin_memory(self) -> HostBatch:
-        """Return a copy in pinned memory, from which copies to a GPU do not block."""
-        return HostBatch(self.pixels.pin_memory(), None if self.plans is None else self.plans.pin_memory(), self.batch.pinned())
 
 
 class TrainPictures:
@@ -184,7 +182,7 @@ class TrainPictures:
         return math.ceil(size[0] * zoom), math.ceil(size[1] * zoom)
 
 
-class EvalPictures:
+class EvalPictures(OnePicture[Pictures]):
     """Decodes a picture at its original size and puts it into the network's input as the family was evaluated."""
 
     def __init__(self, pictures: Pictures, imgsz: tuple[int, int], spec: InputSpec) -> None:
@@ -196,14 +194,6 @@ class EvalPictures:
         original = self.pictures.image(item.index, None)
         boxes, labels = self.pictures.boxes(item.index)
         return eval_sample(original, boxes, labels, item, self.imgsz, self.spec)
-
-    def describe(self, index: int) -> str:
-        """Return the picture's path."""
-        return str(self.pictures.path(index))
-
-    def shown(self, item: Item) -> list[int]:
-        """Return the picture."""
-        return [item.index]
 
 
 def eval_sample(image: np.ndarray, boxes: np.ndarray, labels: np.ndarray, item: Item, imgsz: tuple[int, int], spec: InputSpec) -> EvalSample:
@@ -230,12 +220,7 @@ def collate_train(samples: list[TrainSample]) -> HostBatch:
         for index, image in sample.sources.items():
             sources[index] = image
     sizes = np.array([image.shape[:2] for image in sources.values()], np.int64).reshape(-1, 2)
-    height, width = (int(v) for v in sizes.max(axis=0)) if len(sizes) else (1, 1)
-    # Zeros: what lies outside a tile is never looked up, but must not be another process's memory.
-    pixels = torch.zeros((max(1, len(sources)), height, width, 3), dtype=torch.uint8)
-    buffer = pixels.numpy()
-    for place, image in enumerate(sources.values()):
-        buffer[place, : image.shape[0], : image.shape[1]] = image
+    pixels = top_left(list(sources.values()) or [np.zeros((1, 1, 3), np.uint8)])
     tile_of = {index: place for place, index in enumerate(sources)}
     plans = stack_plans([s.plan for s in samples], tile_of, sizes)
     # The pictures of a training batch have no single map from the original; the identity stands in.
@@ -259,13 +244,8 @@ def _without_pictures(samples: Sequence[TrainSample | EvalSample], to_input: np.
         boxes[row, : counts[row]] = sample.boxes
         labels[row, : counts[row]] = sample.labels
     num_boxes = torch.tensor(counts, dtype=torch.int64)
-    items = [s.item for s in samples]
     return DetectionBatch(
-        images=torch.empty(0),
-        weight=torch.tensor([item.weight for item in items], dtype=torch.float32),
-        index=torch.tensor([item.index for item in items], dtype=torch.int64),
-        epoch=items[0].epoch,
-        key=torch.tensor([(item.epoch, item.place) for item in items], dtype=torch.int64),
+        **batch_facts([s.item for s in samples]),
         boxes=torch.from_numpy(boxes),
         labels=torch.from_numpy(labels),
         valid=torch.arange(num_rows)[None, :] < num_boxes[:, None],
@@ -284,9 +264,7 @@ def _prepare_train(imgsz: tuple[int, int], host: HostBatch, device: torch.device
 
 def _prepare_eval(host: HostBatch, device: torch.device) -> DetectionBatch:
     batch = host.batch.to(device)
-    pixels = host.pixels.to(device, non_blocking=True)
-    # Contiguous in [B, 3, H, W] before the division: a view of [B, H, W, 3] would make the network's memory format depend on the loader.
-    return replace(batch, images=pixels.permute(0, 3, 1, 2).contiguous().float() / 255.0)
+    return replace(batch, images=as_images(host.pixels.to(device, non_blocking=True)))
 
 
 def _class_repeats(pictures: Pictures) -> np.ndarray:

@@ -6,7 +6,7 @@ B pairs of a batch, H W the crop, or the largest input of a batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +17,9 @@ from torch import Tensor
 from libreyolo.data.augment.pair import PairPlan, PairSettings, cut, draw_pair_plan, fill_up, turn
 from libreyolo.data.loader import Loader
 from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item
+from libreyolo.data.samples import OnePicture, as_images, batch_facts, top_left
 from libreyolo.interfaces.batch import RestoreBatch
+from libreyolo.interfaces.transfer import Transferable
 
 
 class Pairs(Protocol):
@@ -92,7 +94,7 @@ class EvalSample:
 
 
 @dataclass
-class HostBatch:
+class HostBatch(Transferable):
     """What crosses from a worker: a RestoreBatch still without pictures, and what they are made from.
 
     given, target: uint8 [B, H, W, 3]; target is [B, 0, 0, 3] where there is none. turns: bool [B, 3] (see `turn`), None in evaluation.
@@ -103,55 +105,28 @@ class HostBatch:
     turns: Tensor | None
     batch: RestoreBatch
 
-    def pin_memory(self) -> HostBatch:
-        """Return a copy in pinned memory, from which copies to a GPU do not block."""
-        batch = self.batch
-        pinned = {
-            f.name: getattr(batch, f.name).pin_memory()
-            for f in fields(batch)
-            if isinstance(getattr(batch, f.name), Tensor) and f.name not in batch.HOST_ONLY
-        }
-        turns = None if self.turns is None else self.turns.pin_memory()
-        return HostBatch(self.given.pin_memory(), self.target.pin_memory(), turns, replace(batch, **pinned))
 
-
-class TrainPairs:
+class TrainPairs(OnePicture[Pairs]):
     """Decodes a pair and cuts it; a crop costs nothing there, and whole pictures need not cross to the device."""
 
     def __init__(self, pairs: Pairs, settings: PairSettings, seed: int) -> None:
-        self.pairs, self.settings, self.seed = pairs, settings, seed
+        self.pictures, self.settings, self.seed = pairs, settings, seed
 
     def __getitem__(self, item: Item) -> TrainSample:
-        plan = draw_pair_plan(self.settings, self.pairs.size(item.index), seed=self.seed, epoch=item.epoch, place=item.place)
-        given, target = (cut(picture, plan, self.settings.crop) for picture in self.pairs.pair(item.index))
+        plan = draw_pair_plan(self.settings, self.pictures.size(item.index), seed=self.seed, epoch=item.epoch, place=item.place)
+        given, target = (cut(picture, plan, self.settings.crop) for picture in self.pictures.pair(item.index))
         return TrainSample(item, given, target, plan)
 
-    def shown(self, item: Item) -> list[int]:
-        """Return the one pair."""
-        return [item.index]
 
-    def describe(self, index: int) -> str:
-        """Return the input's path."""
-        return str(self.pairs.path(index))
-
-
-class EvalPairs:
+class EvalPairs(OnePicture[Pairs]):
     """Decodes a pair at its own size."""
 
     def __init__(self, pairs: Pairs, stride: int) -> None:
-        self.pairs, self.stride = pairs, stride
+        self.pictures, self.stride = pairs, stride
 
     def __getitem__(self, item: Item) -> EvalSample:
-        given, target = self.pairs.pair(item.index)
+        given, target = self.pictures.pair(item.index)
         return eval_sample(given, target, item, self.stride)
-
-    def shown(self, item: Item) -> list[int]:
-        """Return the one pair."""
-        return [item.index]
-
-    def describe(self, index: int) -> str:
-        """Return the input's path."""
-        return str(self.pairs.path(index))
 
 
 def eval_sample(given: np.ndarray, target: np.ndarray | None, item: Item, stride: int) -> EvalSample:
@@ -171,35 +146,20 @@ def collate_train(samples: list[TrainSample]) -> HostBatch:
     """Return the host batch of crops."""
     turns = torch.tensor([(s.plan.mirrored, s.plan.upside_down, s.plan.transposed) for s in samples])
     batch = _without_pictures(samples, [s.given.shape[:2] for s in samples])
-    return HostBatch(_stacked([s.given for s in samples]), _stacked([s.target for s in samples]), turns, batch)
+    return HostBatch(top_left([s.given for s in samples]), top_left([s.target for s in samples]), turns, batch)
 
 
 def collate_eval(samples: list[EvalSample]) -> HostBatch:
     """Return the host batch of whole pictures, each in the top left corner."""
-    given = _stacked([s.given for s in samples])
+    given = top_left([s.given for s in samples])
     nothing = np.zeros((0, 0, 3), np.uint8)
     targets = [nothing if s.target is None else fill_up(s.target, s.given.shape[:2]) for s in samples]
-    return HostBatch(given, _stacked(targets), None, _without_pictures(samples, [s.picture_hw for s in samples]))
-
-
-def _stacked(pictures: Sequence[np.ndarray]) -> Tensor:
-    """Return pictures [h, w, 3] in the top left corners of one array [B, H, W, 3], zeros beside them."""
-    height, width = (max(picture.shape[side] for picture in pictures) for side in (0, 1))
-    pixels = torch.zeros((len(pictures), height, width, 3), dtype=torch.uint8)
-    buffer = pixels.numpy()
-    for place, picture in enumerate(pictures):
-        buffer[place, : picture.shape[0], : picture.shape[1]] = picture
-    return pixels
+    return HostBatch(given, top_left(targets), None, _without_pictures(samples, [s.picture_hw for s in samples]))
 
 
 def _without_pictures(samples: Sequence[TrainSample | EvalSample], picture_hw: Sequence[tuple[int, ...]]) -> RestoreBatch:
-    items = [s.item for s in samples]
     return RestoreBatch(
-        images=torch.empty(0),
-        weight=torch.tensor([item.weight for item in items], dtype=torch.float32),
-        index=torch.tensor([item.index for item in items], dtype=torch.int64),
-        epoch=items[0].epoch,
-        key=torch.tensor([(item.epoch, item.place) for item in items], dtype=torch.int64),
+        **batch_facts([s.item for s in samples]),
         targets=torch.empty(0),
         input_hw=torch.tensor([s.given.shape[:2] for s in samples], dtype=torch.int64),
         picture_hw=torch.tensor([tuple(hw) for hw in picture_hw], dtype=torch.int64),
@@ -208,13 +168,8 @@ def _without_pictures(samples: Sequence[TrainSample | EvalSample], picture_hw: S
 
 def _prepare(host: HostBatch, device: torch.device) -> RestoreBatch:
     batch = host.batch.to(device)
-    given, target = (_floats(pixels.to(device, non_blocking=True)) for pixels in (host.given, host.target))
+    given, target = (as_images(pixels.to(device, non_blocking=True)) for pixels in (host.given, host.target))
     if host.turns is not None:
         turns = host.turns.to(device, non_blocking=True)
         given, target = turn(given, turns), turn(target, turns)
     return replace(batch, images=given, targets=target)
-
-
-def _floats(pixels: Tensor) -> Tensor:
-    # Contiguous in [B, 3, H, W] before the division: a view of [B, H, W, 3] would make the network's memory format depend on the loader.
-    return pixels.permute(0, 3, 1, 2).contiguous().float() / 255.0

@@ -22,8 +22,10 @@ from libreyolo.data.augment.rescale_crop import Crop, CropSettings, draw_crop
 from libreyolo.data.loader import Loader
 from libreyolo.data.masks import shrink_mask
 from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item
+from libreyolo.data.samples import OnePicture, as_images, batch_facts, top_left
 from libreyolo.interfaces.batch import SemanticBatch
 from libreyolo.interfaces.input import InputSpec
+from libreyolo.interfaces.transfer import Transferable
 from libreyolo.ops.pixels import IGNORED
 
 
@@ -108,7 +110,7 @@ class EvalSample:
 
 
 @dataclass
-class HostBatch:
+class HostBatch(Transferable):
     """What crosses from a worker: a SemanticBatch still without what the device makes, and what that is made from.
 
     pixels: uint8 [T, h, w, 3], the sources (training), or [B, H, W, 3], the pictures themselves (evaluation: plans is None).
@@ -120,13 +122,8 @@ class HostBatch:
     plans: PlanBatch | None
     batch: SemanticBatch
 
-    def pin_memory(self) -> HostBatch:
-        """Return a copy in pinned memory, from which copies to a GPU do not block."""
-        plans = None if self.plans is None else self.plans.pin_memory()
-        return HostBatch(self.pixels.pin_memory(), self.masks.pin_memory(), plans, self.batch.pinned())
 
-
-class TrainMasked:
+class TrainMasked(OnePicture[MaskedPictures]):
     """Reads a picture with its mask and plans its crop; the pixels are put together on the device."""
 
     def __init__(self, pictures: MaskedPictures, settings: CropSettings, spec: InputSpec, seed: int) -> None:
@@ -139,16 +136,8 @@ class TrainMasked:
         crop = draw_crop(self.settings, self.spec, hw, image, mask, seed=self.seed, epoch=item.epoch, place=item.place)
         return TrainSample(item, crop, hw)
 
-    def describe(self, index: int) -> str:
-        """Return the picture's path."""
-        return str(self.pictures.path(index))
 
-    def shown(self, item: Item) -> list[int]:
-        """Return the picture."""
-        return [item.index]
-
-
-class EvalMasked:
+class EvalMasked(OnePicture[MaskedPictures]):
     """Reads a picture with its mask at its original size and puts both into the network's input."""
 
     def __init__(self, pictures: MaskedPictures, imgsz: tuple[int, int], spec: InputSpec) -> None:
@@ -156,14 +145,6 @@ class EvalMasked:
 
     def __getitem__(self, item: Item) -> EvalSample:
         return eval_sample(self.pictures.image(item.index, None), self.pictures.mask(item.index), item, self.imgsz, self.spec)
-
-    def describe(self, index: int) -> str:
-        """Return the picture's path."""
-        return str(self.pictures.path(index))
-
-    def shown(self, item: Item) -> list[int]:
-        """Return the picture."""
-        return [item.index]
 
 
 def eval_sample(image: np.ndarray, truth: np.ndarray | None, item: Item, imgsz: tuple[int, int], spec: InputSpec) -> EvalSample:
@@ -189,28 +170,18 @@ def collate_train(samples: list[TrainSample]) -> HostBatch:
     """Return the host batch: the sources in the top left of a common buffer, their masks beside them, and all plans as arrays."""
     crops = [sample.crop for sample in samples]
     sizes = np.array([crop.mask.shape for crop in crops], np.int64)
-    height, width = (int(side) for side in sizes.max(axis=0))
-    pixels = np.zeros((len(crops), height, width, 3), np.uint8)
-    masks = np.full((len(crops), height, width), IGNORED, np.uint8)
-    for row, crop in enumerate(crops):
-        pixels[row, : crop.mask.shape[0], : crop.mask.shape[1]] = crop.image
-        masks[row, : crop.mask.shape[0], : crop.mask.shape[1]] = crop.mask
     # Every sample shows its own source, even where the same picture comes twice: each is shrunk for its own zoom.
     plans = [replace(crop.plan, slots=tuple(replace(slot, picture=row) for slot in crop.plan.slots)) for row, crop in enumerate(crops)]
     stacked = stack_plans(plans, {row: row for row in range(len(crops))}, sizes)
     whole = np.zeros((len(samples), 4), np.int64)
-    batch = _without_pictures(
-        [s.item for s in samples], torch.empty(0), [s.original_hw for s in samples], whole, np.zeros((len(samples), 0, 0), np.uint8)
-    )
-    return HostBatch(torch.from_numpy(pixels), torch.from_numpy(masks), stacked, batch)
+    no_truth = torch.zeros((len(samples), 0, 0), dtype=torch.uint8)
+    batch = _without_pictures([s.item for s in samples], torch.empty(0), [s.original_hw for s in samples], whole, no_truth)
+    return HostBatch(top_left([crop.image for crop in crops]), top_left([crop.mask for crop in crops], IGNORED), stacked, batch)
 
 
 def collate_eval(samples: list[EvalSample]) -> HostBatch:
     """Return the host batch of whole pictures."""
-    height, width = np.array([s.truth.shape for s in samples]).max(axis=0).tolist()
-    truth = np.full((len(samples), height, width), IGNORED, np.uint8)
-    for row, sample in enumerate(samples):
-        truth[row, : sample.truth.shape[0], : sample.truth.shape[1]] = sample.truth
+    truth = top_left([s.truth for s in samples], IGNORED)
     masks = torch.from_numpy(np.stack([s.mask for s in samples]))
     content = np.array([s.content for s in samples], np.int64)
     batch = _without_pictures([s.item for s in samples], masks, [s.original_hw for s in samples], content, truth)
@@ -218,18 +189,14 @@ def collate_eval(samples: list[EvalSample]) -> HostBatch:
 
 
 def _without_pictures(
-    items: Sequence[Item], masks: Tensor, original_hw: Sequence[tuple[int, int]], content: np.ndarray, truth: np.ndarray
+    items: Sequence[Item], masks: Tensor, original_hw: Sequence[tuple[int, int]], content: np.ndarray, truth: Tensor
 ) -> SemanticBatch:
     return SemanticBatch(
-        images=torch.empty(0),
-        weight=torch.tensor([item.weight for item in items], dtype=torch.float32),
-        index=torch.tensor([item.index for item in items], dtype=torch.int64),
-        epoch=items[0].epoch,
-        key=torch.tensor([(item.epoch, item.place) for item in items], dtype=torch.int64),
+        **batch_facts(items),
         masks=masks,
         original_hw=torch.tensor(list(original_hw), dtype=torch.int64),
         content=torch.from_numpy(content),
-        truth=torch.from_numpy(truth),
+        truth=truth,
     )
 
 
@@ -242,7 +209,4 @@ def _prepare_train(imgsz: tuple[int, int], host: HostBatch, device: torch.device
 
 
 def _prepare_eval(host: HostBatch, device: torch.device) -> SemanticBatch:
-    batch = host.batch.to(device)
-    pixels = host.pixels.to(device, non_blocking=True)
-    # Contiguous in [B, 3, H, W] before the division: a view of [B, H, W, 3] would make the network's memory format depend on the loader.
-    return replace(batch, images=pixels.permute(0, 3, 1, 2).contiguous().float() / 255.0)
+    return replace(host.batch.to(device), images=as_images(host.pixels.to(device, non_blocking=True)))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
-from typing_extensions import Self
+
+from libreyolo.interfaces.transfer import Transferable
 
 
 @dataclass
-class Batch:
+class Batch(Transferable):
     """The part that every task shares.
 
     images: [B, 3, H, W] float32, RGB in [0, 1]; the family's own input convention is applied by the task.
@@ -27,26 +26,7 @@ class Batch:
     epoch: int
     key: Tensor
 
-    # Tensors that describe the batch to the host; moving them to the device would cost a synchronisation to read them.
     HOST_ONLY = frozenset({"index", "key"})
-
-    def to(self, device: torch.device, *, non_blocking: bool = True) -> Self:
-        """Return a copy with every tensor but the host-only ones on `device`."""
-        moved: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor) and field.name not in self.HOST_ONLY:
-                moved[field.name] = value.to(device, non_blocking=non_blocking)
-        return replace(self, **moved)
-
-    def pinned(self) -> Self:
-        """Return a copy whose tensors for the device are in pinned memory, from which copies to a GPU do not block."""
-        pinned: dict[str, Any] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, Tensor) and field.name not in self.HOST_ONLY:
-                pinned[field.name] = value.pin_memory()
-        return replace(self, **pinned)
 
 
 @dataclass

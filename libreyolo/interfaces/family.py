@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from libreyolo.errors import UserError
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.recipe import Recipe
 
@@ -50,7 +51,7 @@ class Family:
 
     @property
     def network(self) -> Any:
-        """Module with `build(size, nc, **options)`, `infer(state)`, `accepts(state)` and `CLASS_LAYERS`."""
+        """Module with `build(size, nc, **options)`, `infer(state)` and `CLASS_LAYERS`."""
         return import_module(f"libreyolo.models.{self.name}.network")
 
     @property
@@ -62,6 +63,14 @@ class Family:
     def decode(self) -> Any:
         """Module that turns the network's output into predictions; its verbs belong to the task."""
         return import_module(f"libreyolo.models.{self.name}.decode")
+
+    def accepts(self, state: Mapping[str, Any]) -> bool:
+        """Return whether the tensors are those of a network of this family, of some size: whether `infer` makes something of them."""
+        try:
+            self.network.infer(state)
+        except UserError:
+            return False
+        return True
 
     def input_of(self, size: str) -> InputSpec:
         """Return the input convention of a size."""

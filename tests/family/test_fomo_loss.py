@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 
 from libreyolo.errors import UserError
+from libreyolo.models.fomo import FAMILY
 from libreyolo.models.fomo.decode import locate
 from libreyolo.models.fomo.loss import FOMOLoss
-from libreyolo.models.fomo.network import SamePad, accepts, build, infer
+from libreyolo.models.fomo.network import SamePad, build, infer
 from libreyolo.ops.cells import target_grid
 from tests.family.batches import detection_batch
 
@@ -103,8 +104,8 @@ def test_nothing_found_is_empty() -> None:
 def test_tensors_alone_say_size_and_classes(size: str, nc: int) -> None:
     state = build(size, nc).state_dict()
     assert infer(state) == {"size": size, "nc": nc}
-    assert not accepts({**state, "more": torch.zeros(1)})
-    assert not accepts({name: tensor for name, tensor in state.items() if name != "head.bias"})
+    assert not FAMILY.accepts({**state, "more": torch.zeros(1)})
+    assert not FAMILY.accepts({name: tensor for name, tensor in state.items() if name != "head.bias"})
 
 
 def test_padding_puts_the_odd_pixel_below_and_right() -> None:

@@ -17,7 +17,7 @@ from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.errors import UserError
 from libreyolo.interfaces.batch import RestoreBatch
 from libreyolo.models.nafnet import FAMILY, decode, loss
-from libreyolo.models.nafnet.network import STANDARD, Layout, NAFNet, accepts, infer
+from libreyolo.models.nafnet.network import STANDARD, Layout, NAFNet, infer
 from libreyolo.models.nafnet.network import build as build_network
 from libreyolo.tasks import restore
 from libreyolo.tasks.restore import RestoreTask
@@ -123,8 +123,8 @@ def test_the_layout_is_read_from_the_tensors(layout: Layout) -> None:
         state = build_network("l", layout=layout).state_dict()
     expected = {"size": "l", "nc": 0} | ({} if layout == STANDARD else {"layout": layout})
     assert infer(state) == expected
-    assert accepts(state)
-    assert not accepts({k: v for k, v in state.items() if k != "decoders.0.0.beta"})
+    assert FAMILY.accepts(state)
+    assert not FAMILY.accepts({k: v for k, v in state.items() if k != "decoders.0.0.beta"})
 
 
 def test_a_denoising_file_loads_predicts_and_is_trained_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -113,7 +113,7 @@ def test_a_whole_file_is_taken_whole_and_a_missing_one_says_where_it_is_to_be_ha
 
 def test_files_that_are_not_whole_are_refused_by_the_name_of_a_tensor(small: network.RTDETR) -> None:
     state = dict(small.state_dict())
-    assert network.accepts(state)
+    assert FAMILY.accepts(state)
     with pytest.raises(UserError, match=r"it has no decoder\.anchors"):
         network.infer(state | {"decoder.anchors": torch.zeros(1)})  # RT-DETRv2
     missing = "encoder.lateral_convs.0.conv.weight"
@@ -121,7 +121,7 @@ def test_files_that_are_not_whole_are_refused_by_the_name_of_a_tensor(small: net
         network.infer({name: tensor for name, tensor in state.items() if name != missing})
     without_counters = {name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")}
     assert network.infer(without_counters) == {"size": "r18", "nc": 3}
-    assert not network.accepts({"head.cv3.0.0.conv.weight": torch.zeros(1, 1, 1, 1)})
+    assert not FAMILY.accepts({"head.cv3.0.0.conv.weight": torch.zeros(1, 1, 1, 1)})
 
 
 def hand_output() -> RTDETROutput:

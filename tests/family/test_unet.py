@@ -12,7 +12,8 @@ from libreyolo import LibreYOLO, schema
 from libreyolo.engine import checkpoint
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.errors import UserError
-from libreyolo.models.unet.network import CLASS_LAYERS, accepts, build, infer
+from libreyolo.models.unet import FAMILY
+from libreyolo.models.unet.network import CLASS_LAYERS, build, infer
 from libreyolo.recipe import SemanticRecipe, recipe_fields
 from libreyolo.weights import parse_published, transfer
 
@@ -84,9 +85,9 @@ def test_names_and_shapes_tell_the_network() -> None:
     with torch.device("meta"):
         state = build("s", 5).state_dict()
     assert infer(state) == {"size": "s", "nc": 5}
-    assert accepts(state)
-    assert not accepts({k: v for k, v in state.items() if "decoder.2" not in k})
-    assert not accepts({**state, "extra": state["decode_head.conv_seg.bias"]})
+    assert FAMILY.accepts(state)
+    assert not FAMILY.accepts({k: v for k, v in state.items() if "decoder.2" not in k})
+    assert not FAMILY.accepts({**state, "extra": state["decode_head.conv_seg.bias"]})
     with pytest.raises(UserError, match="4 channels, which is no size of it"):
         infer(build("s", 5, width=4).state_dict())
     found = parse_published("libreunetS-sem.pt")

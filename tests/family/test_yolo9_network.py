@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from libreyolo.errors import UserError
-from libreyolo.models.yolo9.network import CLASS_LAYERS, YOLO9, accepts, build, infer
+from libreyolo.models.yolo9 import FAMILY
+from libreyolo.models.yolo9.network import CLASS_LAYERS, YOLO9, build, infer
 from tests.family.parity.fill import pictures
 
 
@@ -58,10 +59,10 @@ def test_infer_names_what_is_off() -> None:
         spoil(spoiled)
         with pytest.raises(UserError, match=message):
             infer(spoiled)
-        assert not accepts(spoiled)
-    assert accepts(state)
-    assert accepts({name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")})
-    assert not accepts({})
+        assert not FAMILY.accepts(spoiled)
+    assert FAMILY.accepts(state)
+    assert FAMILY.accepts({name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")})
+    assert not FAMILY.accepts({})
 
 
 def test_build_refuses_unknown_sizes_and_no_classes() -> None:

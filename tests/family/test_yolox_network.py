@@ -9,7 +9,7 @@ from libreyolo import LibreYOLO, schema
 from libreyolo.errors import UserError
 from libreyolo.models.yolox import FAMILY
 from libreyolo.models.yolox.decode import detect
-from libreyolo.models.yolox.network import CLASS_LAYERS, SCALES, YOLOX, Focus, accepts, build, infer
+from libreyolo.models.yolox.network import CLASS_LAYERS, SCALES, YOLOX, Focus, build, infer
 from libreyolo.models.yolox.recipe import YOLOXRecipe
 from libreyolo.recipe import DetectionRecipe, recipe_fields
 from libreyolo.weights import parse_published, transfer
@@ -58,9 +58,9 @@ def test_infer_names_what_is_off() -> None:
         spoil(spoiled)
         with pytest.raises(UserError, match=message):
             infer(spoiled)
-        assert not accepts(spoiled)
-    assert accepts({name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")})
-    assert not accepts({})
+        assert not FAMILY.accepts(spoiled)
+    assert FAMILY.accepts({name: tensor for name, tensor in state.items() if not name.endswith("num_batches_tracked")})
+    assert not FAMILY.accepts({})
 
 
 def test_build_refuses_unknown_sizes_and_no_classes() -> None:

@@ -7,7 +7,7 @@ input. Pixel i has its centre at i + 0.5 everywhere (grid_sample's align_corners
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from libreyolo.data.augment.hsv import jitter_hsv
 from libreyolo.data.augment.plan import IDENTITY_HSV, SLOTS_PER_LAYER, Plan
+from libreyolo.interfaces.transfer import Transferable
 
 PAD = 114.0 / 255.0
 # Pictures of one pass over the slots on an accelerator: bounds the working memory (about 64 bytes per output pixel) to 0.5 GB at 640 px.
@@ -23,8 +24,8 @@ PIXELS_PER_PASS = 16 * 640 * 640
 
 
 @dataclass
-class PlanBatch:
-    """The plans of a batch as arrays.
+class PlanBatch(Transferable):
+    """The plans of a batch as arrays; what steers the loop over slots stays on the host.
 
     tile: int64 [B, S] on the CPU, place in `tiles`; -1 for an unused slot.
     window: int64 [B, S, 4] on the CPU, (x0, y0, x1, y1) output pixels that hold all that is visible of the slot.
@@ -54,17 +55,6 @@ class PlanBatch:
     projective: bool
 
     HOST_ONLY = frozenset({"tile", "window", "jittered", "tile_hw"})
-
-    def to(self, device: torch.device) -> PlanBatch:
-        """Return a copy with what the device reads on `device`; what steers the loop stays on the host."""
-        return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in self._for_device()})
-
-    def pin_memory(self) -> PlanBatch:
-        """Return a copy whose tensors for the device are in pinned memory."""
-        return replace(self, **{name: getattr(self, name).pin_memory() for name in self._for_device()})
-
-    def _for_device(self) -> list[str]:
-        return [f.name for f in fields(self) if f.name not in self.HOST_ONLY and isinstance(getattr(self, f.name), Tensor)]
 
 
 def stack_plans(plans: Sequence[Plan], tile_of: dict[int, int], tile_hw: np.ndarray) -> PlanBatch:

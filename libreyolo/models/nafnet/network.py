@@ -44,15 +44,6 @@ def build(size: str, nc: int = 0, layout: Layout = STANDARD) -> NAFNet:
     return NAFNet(WIDTHS[size], layout)
 
 
-def accepts(state: Mapping[str, Tensor]) -> bool:
-    """Return whether the tensors are those of a nafnet of some size and layout."""
-    try:
-        infer(state)
-    except UserError:
-        return False
-    return True
-
-
 def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments of `build` that make a network for exactly these tensors: size, nc (0), and the layout where it is not the standard.
 

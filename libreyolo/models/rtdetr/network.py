@@ -85,15 +85,6 @@ def build(size: str, nc: int, *, frozen_backbone_norm: bool = False) -> RTDETR:
     return net
 
 
-def accepts(state: Mapping[str, Tensor]) -> bool:
-    """Return whether the tensors are those of an rtdetr network of some size."""
-    try:
-        infer(state)
-    except UserError:
-        return False
-    return True
-
-
 def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments of `build` that make a network for exactly these tensors: size and nc.
 

@@ -36,15 +36,6 @@ def build(size: str, nc: int, *, width: int | None = None) -> UNet:
     return UNet(nc, WIDTHS[size] if width is None else width)
 
 
-def accepts(state: Mapping[str, Tensor]) -> bool:
-    """Return whether the tensors are those of a unet network of some size."""
-    try:
-        infer(state)
-    except UserError:
-        return False
-    return True
-
-
 def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments of `build` that make a network for exactly these tensors: size and nc.
 

@@ -47,15 +47,6 @@ def build(size: str, nc: int, *, tower_classes: int | None = None, aux: bool = F
     return YOLO9(size, nc, tower_classes=tower_classes, aux=aux)
 
 
-def accepts(state: Mapping[str, Tensor]) -> bool:
-    """Return whether the tensors are those of a yolo9 network of some size, with or without its PGI branch."""
-    try:
-        infer(state)
-    except UserError:
-        return False
-    return True
-
-
 def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the arguments of `build` that make a network for exactly these tensors: size, nc, tower_classes and aux.
 

@@ -28,14 +28,6 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
     return {"size": "a", "nc": nc}
 
 
-def accepts(state: Mapping[str, Tensor]) -> bool:
-    try:
-        infer(state)
-    except UserError:
-        return False
-    return True
-
-
 class StandIn(nn.Module):
     """Four convolutions of stride 2 and two heads."""
 

@@ -1,0 +1,32 @@
+"""What crosses from the host to the device: dataclasses of tensors, some of which stay behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+
+@dataclass
+class Transferable:
+    """A dataclass whose fields are tensors, others of its kind, or plain values (None among them)."""
+
+    # Tensors that are read by the host; on the device they would cost a synchronisation to read.
+    HOST_ONLY = frozenset[str]()
+
+    def to(self, device: torch.device, *, non_blocking: bool = True) -> Self:
+        """Return a copy with every tensor but the host-only ones on `device`."""
+        return self._each(lambda value: value.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Self:
+        """Return a copy whose tensors for the device are in pinned memory, from which copies to a GPU do not block."""
+        return self._each(lambda value: value.pin_memory())
+
+    def _each(self, change: Callable[[Any], Any]) -> Self:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        crossing = {name: value for name, value in values.items() if isinstance(value, Tensor | Transferable) and name not in self.HOST_ONLY}
+        return replace(self, **{name: change(value) for name, value in crossing.items()})
