@@ -99,7 +99,7 @@ class LibreYOLO:
         callbacks: objects with any of the methods of `interfaces.events.Listener`, or functions, which are called after every epoch with its
         `EpochEnd`. `loggers` takes such objects too, beside the names of the built-in ones. They are called on rank 0 only; `event.stop("why")`
         ends the run well, an exception ends it on every rank. Where processes are started they are pickled and live in rank 0's process: what
-        they store in themselves stays there, so what must come back goes into a file (`event.run_dir`).
+        they store in themselves stays there, so what must come back goes into a file (`on_train_start` and `on_train_end` know `event.run_dir`).
 
         Returns a dict: save_dir, best_checkpoint, last_checkpoint, best_metric, val_metrics, epoch_losses and more. Raises UserError (a
         ValueError) for what the user can mend, before any worker starts where it can be known.

@@ -65,7 +65,7 @@ def read(arguments: Sequence[str]) -> CommandLine:
         else:
             options.append(argument)
     is_sweep = chosen.multirun or any(w.lower() == "hydra.mode=multirun" for w in words)
-    return CommandLine(options, [read for word in words if (read := _readable(word, is_sweep)) is not None], is_sweep)
+    return CommandLine(options, [found for word in words if (found := _readable(word, is_sweep)) is not None], is_sweep)
 
 
 def values_of(words: Sequence[str]) -> dict[str, str]:
