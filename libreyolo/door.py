@@ -254,6 +254,8 @@ def train_from_config(config: Mapping[str, Any], overrides: Sequence[str], place
     if resumed is not None:
         if chosen_model:
             resume.refuse_other_model(resumed, family, size)
+        if "weights" in typed and config.get("weights"):
+            raise UserError(f"weights={config['weights']} and resume={config['resume']} both say where to start: give one of them.")
         family, size = str(resumed.config["family"]), str(resumed.config["size"])
         values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")}
         values |= {k: config[k] for k in resume.OF_THE_COMMAND} | {"resume": str(resumed.path)}

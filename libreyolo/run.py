@@ -206,7 +206,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
     saver.tell = listeners.tell
     if job.resumed:
-        training.load_state(job.resumed.content)
+        _load_state(training, job.resumed)
         inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
         log.info("Going on from %s after epoch %d%s.", job.resumed.path, start_epoch, inside)
         for change in job.resumed.changes:
@@ -242,6 +242,17 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
     listeners.tell("on_train_end", TrainEnd(run_dir, result, trainer.completed))
     return Outcome(run_dir, assembly.names, result)
+
+
+def _load_state(training: build.Training, resumed: Resumed) -> None:
+    """Put the checkpoint's state back. Raises UserError that names what was typed over the saved arguments, which is why it does not fit."""
+    try:
+        training.load_state(resumed.content)
+    except UserError as error:
+        if not resumed.changes:
+            raise
+        changes = "; ".join(change.removeprefix("resume: ").rstrip(".") for change in resumed.changes)
+        raise UserError(f"{resumed.path} cannot go on as asked ({changes}): leave that out, or start anew with weights={resumed.path}.") from error
 
 
 def _save_midway(saver: Saver, losses: LossLog, modules: list[nn.Module], seat: Seat) -> None:
