@@ -103,5 +103,5 @@ def refuse_finished(resumed: Resumed, epochs: int) -> None:
     """
     done = int(resumed.content["progress"]["epoch"])
     if done > epochs or (done == epochs and _is_closed(resumed.run_dir)):
-        its = f"all {done} of its epochs" if done == epochs else f"{done} epochs, more than epochs={epochs}"
+        its = f"all {done} of its {epochs} epochs" if done == epochs else f"{done} epochs, more than epochs={epochs}"
         raise UserError(f"{resumed.path} has finished {its}; give a larger epochs= to train on.")

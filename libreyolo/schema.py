@@ -62,6 +62,9 @@ def resolve(chosen: Family, size: str, values: Mapping[str, Any]) -> Recipe:
     from omegaconf.errors import OmegaConfBaseException
 
     given = {"imgsz": default_imgsz(chosen, size), **values, "family": chosen.name, "size": size}
+    for name in given:
+        if name not in recipe_fields(chosen.recipe) and name in key_names():
+            raise UserError(key_of_others(name, chosen.name))
     check_keys(chosen.recipe, given)
     for name, own in (("family", chosen.name), ("size", size)):
         if values.get(name, own) != own:
@@ -129,6 +132,12 @@ def type_sentence(error: Exception, recipe: type[Recipe] | None = None, given: M
     said = _VALUE.search(first_line)
     value = said[1] if said else "null" if "is not Optional" in first_line else (given or {}).get(root, _UNKNOWN)
     return wrong_type(root, value, recipe)
+
+
+def key_of_others(name: str, chosen: str = "this model") -> str:
+    """Return what to say of a key that other families have."""
+    owners = [family.name for family in families().values() if name in recipe_fields(family.recipe)]
+    return f"{name} is a key of {', '.join(owners)}, not of {chosen}: leave it out."
 
 
 # How OmegaConf quotes the value that it could not convert.

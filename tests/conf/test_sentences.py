@@ -42,6 +42,11 @@ def test_a_wrong_type_says_what_the_key_takes_through_both_doors(composed: Compo
     assert in_python(**{key: value}) == sentence
 
 
+def test_a_key_of_other_families_is_told_with_its_owners_through_both_doors(composed: Compose) -> None:
+    sentence = "rot90 is a key of nafnet, not of yolo9: leave it out."
+    assert told(composed, "rot90=0.5") == in_python(rot90=0.5) == sentence
+
+
 def test_a_key_of_the_family_is_named_when_it_is_mistyped(composed: Compose) -> None:
     assert "Did you mean 'aux_weight'?" in told(composed, "aux_wieght=0")
 
