@@ -292,8 +292,7 @@ def sentence(error: BaseException, words: Sequence[str] = ()) -> str | None:
             key = str(link.key if link.key is not None else link.full_key)
             if key in schema.key_names():
                 recipe = getattr(link, "object_type", None)
-                chosen = next((family.name for family in schema.families().values() if family.recipe is recipe), "this model")
-                return schema.key_of_others(key, chosen)
+                return schema.key_of_others(key, next((f for f in schema.families().values() if f.recipe is recipe), None))
             return f"Unknown key '{key}'.{nearest(key, schema.key_names())} All keys: python train.py --help."
         if isinstance(link, ValidationError) and (told := schema.type_sentence(link, given=command_line.values_of(words))):
             return told

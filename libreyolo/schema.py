@@ -64,7 +64,7 @@ def resolve(chosen: Family, size: str, values: Mapping[str, Any]) -> Recipe:
     given = {"imgsz": default_imgsz(chosen, size), **values, "family": chosen.name, "size": size}
     for name in given:
         if name not in recipe_fields(chosen.recipe) and name in key_names():
-            raise UserError(key_of_others(name, chosen.name))
+            raise UserError(key_of_others(name, chosen))
     check_keys(chosen.recipe, given)
     for name, own in (("family", chosen.name), ("size", size)):
         if values.get(name, own) != own:
@@ -134,10 +134,12 @@ def type_sentence(error: Exception, recipe: type[Recipe] | None = None, given: M
     return wrong_type(root, value, recipe)
 
 
-def key_of_others(name: str, chosen: str = "this model") -> str:
-    """Return what to say of a key that other families have."""
+def key_of_others(name: str, chosen: Family | None) -> str:
+    """Return what to say of a key that other families have. chosen: the family that has not, where it is known."""
     owners = [family.name for family in families().values() if name in recipe_fields(family.recipe)]
-    return f"{name} is a key of {', '.join(owners)}, not of {chosen}: leave it out."
+    close = nearest(name, recipe_fields(chosen.recipe)) if chosen else ""
+    lacking = chosen.name if chosen else "this model"
+    return f"Unknown key '{name}'. It is a key of {', '.join(owners)}, not of {lacking}.{close} All keys: python train.py --help."
 
 
 # How OmegaConf quotes the value that it could not convert.

@@ -43,8 +43,9 @@ def test_a_wrong_type_says_what_the_key_takes_through_both_doors(composed: Compo
 
 
 def test_a_key_of_other_families_is_told_with_its_owners_through_both_doors(composed: Compose) -> None:
-    sentence = "rot90 is a key of nafnet, not of yolo9: leave it out."
+    sentence = "Unknown key 'rot90'. It is a key of nafnet, not of yolo9. All keys: python train.py --help."
     assert told(composed, "rot90=0.5") == in_python(rot90=0.5) == sentence
+    assert "It is a key of resnet, not of yolo9. Did you mean 'mixup_prob'?" in told(composed, "mixup=0.5")
 
 
 def test_a_key_of_the_family_is_named_when_it_is_mistyped(composed: Compose) -> None:
