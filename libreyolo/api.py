@@ -88,7 +88,7 @@ class LibreYOLO:
         data: str | Path | None = None,
         *,
         cfg: str | Path | None = None,
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[Any] | None = (),
         _place: Place | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
@@ -101,17 +101,18 @@ class LibreYOLO:
         callbacks: objects with any of the methods of `interfaces.events.Listener`, or functions, which are called after every epoch with its
         `EpochEnd`. `loggers` takes such objects too, beside the names of the built-in ones. They are called on rank 0 only; `event.stop("why")`
         ends the run well, an exception ends it on every rank. Where processes are started they are pickled and live in rank 0's process: what
-        they store in themselves stays there, so what must come back goes into a file (`event.run_dir`).
+        they store in themselves stays there, so what must come back goes into a file (`on_train_start` and `on_train_end` know `event.run_dir`).
 
         Returns a dict: save_dir, best_checkpoint, last_checkpoint, best_metric, val_metrics, epoch_losses and more. Raises UserError (a
         ValueError) for what the user can mend, before any worker starts where it can be known.
         """
         launch.check_main_guard()
         place = _place or Place(Path.cwd())
+        callbacks = () if callbacks is None else callbacks
         check_callbacks("callbacks", callbacks)
-        if "loggers" in arguments:
-            check_callbacks("loggers", arguments["loggers"], names=True)
         typed = _read_cfg(cfg, place.cwd) | arguments | ({} if data is None else {"data": str(data)})
+        if "loggers" in typed:
+            check_callbacks("loggers", typed["loggers"], names=True)
         job = self._job(typed, callbacks, place.cwd)
         environment = launch.detect(os.environ)
         cuda_count = torch.cuda.device_count()
@@ -163,14 +164,16 @@ class LibreYOLO:
         on_stride(recipe.judged_imgsz, spec.stride, "eval_imgsz")
         start = self._start(recipe, cwd, resumed)
         extras = {**self._extras_of(spec), **recipe.file_extras()}
-        return run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
+        job = run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
+        run.refuse_missing_data(job)
+        return job
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
         wish = typed.get("resume", False)
         if wish is True and self._file is not None and "optimizer" in self._file.content:
             return str(self._file.path)
-        return bool(wish) if isinstance(wish, bool) else str(wish)
+        return bool(wish) if wish is None or isinstance(wish, bool) else str(wish)
 
     def _refuse_other_weights(self, weights: Any) -> None:
         """In Python the model says where to start; `weights` is only what the Hydra door wrote down of it."""

@@ -157,6 +157,8 @@ def training(
     over_ranks = seat.world_size > 1 and recipe.sync_bn
     if recipe.fused and device.type == "cuda":
         bare = fuse(bare, over_ranks=over_ranks)
+    elif recipe.fused and seat.rank == 0:
+        log.info("fused=true is for GPUs; on %s nothing is fused.", device.type)
     if over_ranks:
         bare = synchronise(bare)
     warn_small_batch(bare, recipe.batch // seat.world_size, seat.world_size, recipe.sync_bn)

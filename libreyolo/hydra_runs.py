@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from libreyolo import resume, run_files
 from libreyolo.errors import UserError
 from libreyolo.place import Place
 from libreyolo.record.report.sweep_page import write_sweep_report
+from libreyolo.record.shell import quoted
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,12 @@ class HydraRuns(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Settle one sweep directory for all jobs, in whatever process they run, and say what a sweep over devices means."""
-        directory = Path(str(config.hydra.sweep.dir)).absolute()
+        try:
+            directory = rundir.make(Path(str(config.hydra.sweep.dir)).absolute())
+        except OmegaConfBaseException:
+            return  # as above
+        except launch.LaunchError as error:
+            sys.exit(str(error))
         holding = sorted(d for d in directory.glob("*") if rundir.is_run(d)) if directory.is_dir() else []
         if holding and not config.exist_ok:
             sys.exit(
@@ -122,7 +127,7 @@ class HydraRuns(Callback):
             )
         # A job's configuration is composed afresh from these; the resolver would make another directory in another process.
         with read_write(config), open_dict(config):
-            config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{_escaped(str(directory))}'")
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(directory))}")
         _process.compared_in = directory if config.report else None
         note = _sweep_over_devices(list(config.hydra.overrides.task))
         if note:
@@ -181,6 +186,7 @@ def _take_chosen_directory(config: DictConfig, directory: Path) -> None:
     _process.run_dir, _process.restarted = directory, earlier is not None and earlier.absolute() == directory
     if not _process.restarted:
         rundir.refuse_run(directory, exist_ok=bool(config.exist_ok))
+        rundir.make(directory)
         restart.remember(os.environ, project, directory)
 
 
@@ -195,7 +201,3 @@ def _sweep_over_devices(overrides: Sequence[str]) -> str | None:
                 f"For one job on all of them write 'device=[{','.join(values)}]'."
             )
     return None
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"(\\*)'", r"\1\1\\'", text)

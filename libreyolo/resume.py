@@ -94,6 +94,8 @@ def merged_arguments(resumed: Resumed, typed: Mapping[str, Any]) -> dict[str, An
     saved = {k: v for k, v in resumed.config.items() if k not in OF_THE_COMMAND}
     if typed.get("batch") == -1 and "batch" in saved:  # what was measured then goes on: another batch would be another schedule
         typed = {name: value for name, value in typed.items() if name != "batch"}
+    if typed.get("pretrained") and typed["pretrained"] != saved.get("pretrained"):
+        raise UserError(f"pretrained={typed['pretrained']} and resume={resumed.path} both say where to start: give one of them.")
     for name, value in typed.items():
         if name in saved and saved[name] != value and name not in OF_THE_COMMAND:
             resumed.changes.append(f"resume: {name}={value} replaces the saved {name}={saved[name]}.")
@@ -142,5 +144,6 @@ def refuse_finished(resumed: Resumed, epochs: int) -> None:
     A run that was ended between its last checkpoint and its end may go on: what comes after the last epoch is left of it.
     """
     done = int(resumed.content["progress"]["epoch"])
-    if done >= epochs and _is_closed(resumed.run_dir):
-        raise UserError(f"{resumed.path} has finished all {done} of its {epochs} epochs; give a larger epochs= to train on.")
+    if done > epochs or (done == epochs and _is_closed(resumed.run_dir)):
+        its = f"all {done} of its {epochs} epochs" if done == epochs else f"{done} epochs, more than epochs={epochs}"
+        raise UserError(f"{resumed.path} has finished {its}; give a larger epochs= to train on.")

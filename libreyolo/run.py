@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -101,6 +102,21 @@ def _train_in(run_dir: Path, job: Job, seat: Seat, interruption: Interruption) -
             raise
 
 
+def refuse_missing_data(job: Job) -> None:
+    """Raise UserError for data that is plainly not there, before a directory is made or a process started."""
+    recipe = job.recipe
+    named = str(recipe.data if recipe.data is not None else recipe.data_dir)
+    if recipe.data is not None and recipe.data_dir is not None and not _below(job.cwd, recipe.data_dir).is_dir():
+        raise UserError(f"data_dir={recipe.data_dir}: there is no such folder; it replaces the `path:` of the data.yaml.")
+    if named != recipe.BUILT_IN and not any(os.path.lexists(f"{_below(job.cwd, named)}{suffix}") for suffix in ("", ".yaml", ".yml")):
+        assembly_for(job.family)(job.family, recipe, job.spec, job.cwd).close()  # its own sentence says where it looked
+
+
+def _below(cwd: Path, path: str) -> Path:
+    found = Path(path).expanduser()
+    return found if found.is_absolute() else cwd / found
+
+
 def _agree(job: Job) -> None:
     """Raise on every rank when one composed other arguments than rank 0: under torchrun each rank composes for itself."""
     own = {**asdict(job.recipe), "resume": str(job.resumed.path) if job.resumed else False}
@@ -195,7 +211,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
     saver.tell = listeners.tell
     if job.resumed:
-        training.load_state(job.resumed.content, job.resumed.path)
+        _load_state(training, job.resumed)
         inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
         log.info("Going on from %s after epoch %d%s.", job.resumed.path, start_epoch, inside)
         for change in job.resumed.changes:
@@ -231,6 +247,17 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
     listeners.tell("on_train_end", TrainEnd(run_dir, result, trainer.completed))
     return Outcome(run_dir, assembly.names, result)
+
+
+def _load_state(training: build.Training, resumed: Resumed) -> None:
+    """Put the checkpoint's state back. Raises UserError that names what was typed over the saved arguments, which is why it does not fit."""
+    try:
+        training.load_state(resumed.content, resumed.path)
+    except UserError as error:
+        if not resumed.changes:
+            raise
+        changes = "; ".join(change.removeprefix("resume: ").rstrip(".") for change in resumed.changes)
+        raise UserError(f"{resumed.path} cannot go on as asked ({changes}): leave that out, or start anew with weights={resumed.path}.") from error
 
 
 def _save_midway(saver: Saver, losses: LossLog, modules: list[nn.Module], seat: Seat) -> None:

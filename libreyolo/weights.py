@@ -53,6 +53,8 @@ def find(name: str, cwd: Path) -> Path:
     published file is fetched into `weights/`. Raises UserError.
     """
     path = Path(name).expanduser()
+    if "://" in name:
+        raise UserError(f"{name} is an address, not a file: download it, and give the path of the file.")
     if path.name != name:
         place = path if path.is_absolute() else cwd / path
         if place.exists():

@@ -8,6 +8,8 @@ from typing import Any
 
 from libreyolo.errors import UserError, nearest
 
+LARGEST_SIDE = 65536  # of a network's input in pixels; a batch of one such picture is 48 GiB of float32
+
 
 def in_range(name: str, value: float, low: float, high: float, *, hint: str = "") -> None:
     """Raise unless low <= value <= high."""
@@ -32,11 +34,12 @@ def count(name: str, value: Any) -> None:
         raise UserError(f"{name}={value} must be a whole number.")
 
 
-def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raise unless value is one of the choices."""
+def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:
+    """Return the choice that value equals (False for 0); raise where there is none."""
     if value not in choices:
         shown = ", ".join("null" if c is None else str(c).lower() if isinstance(c, bool) else str(c) for c in choices)
         raise UserError(f"{name}={value} is not known: choose one of {shown}.{nearest(str(value), [str(c) for c in choices])}")
+    return choices[choices.index(value)]
 
 
 def pair(name: str, value: Any) -> list[float]:
@@ -61,6 +64,8 @@ def image_size(value: Any, name: str = "imgsz") -> int | list[int]:
     whole = all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sides)
     if not whole or len(sides) not in (1, 2):
         raise UserError(f"{name}={value} must be a positive whole number of pixels (640) or height and width ([480, 640]).")
+    if max(sides) > LARGEST_SIDE:
+        raise UserError(f"{name}={value} is too large: a side has at most {LARGEST_SIDE} pixels.")
     return sides[0] if len(sides) == 1 else sides
 
 
