@@ -56,7 +56,7 @@ class Timed:
 
     def metric(self) -> Metric:
         metric = self.task.metric()
-        for name in ("merge", "compute"):
+        for name in {"merge", "take_parts", "compute"} & set(dir(metric)):
             setattr(metric, name, self._timed(getattr(metric, name)))
         return metric
 

@@ -76,7 +76,7 @@ def validate(
         raise AbandonedError
     states, seconds, images = zip(*every, strict=True)
     metric.merge(list(states))
-    if isinstance(metric, SharedMetric) and collectives.world_size() > 1:
+    if isinstance(metric, SharedMetric):
         parts = collectives.gather_objects(metric.part(collectives.rank(), collectives.world_size()))
         if parts is not None:
             metric.take_parts(parts)
