@@ -274,7 +274,7 @@ class Campaign:
         until = time.monotonic() + fault.at * self.seconds
         parent = psutil.Process(pid)
         while parent.status() != psutil.STATUS_ZOMBIE:
-            ranks = sorted(child.pid for child in parent.children())
+            ranks = ranks_of(parent)
             if time.monotonic() >= until and (fault.to == "parent" or len(ranks) == KEYS["nproc"]):
                 with suppress(ProcessLookupError):
                     os.kill(pid if fault.to == "parent" else ranks[int(fault.to)], fault.number)
@@ -321,6 +321,16 @@ class Campaign:
         expect(not hidden, f"left over: {hidden}")
         ours = [p.name for p in self.temporary.iterdir() if p.name != f"torchinductor_{getpass.getuser()}"]  # torch keeps a cache there
         expect(killed or not ours, f"left over: {ours}")
+
+
+def ranks_of(parent: psutil.Process) -> list[int]:
+    """Return the process numbers of a life's ranks, in the order of their starts; multiprocessing's resource tracker is none of them."""
+    found = []
+    for child in parent.children():
+        with suppress(psutil.Error):  # it has just ended
+            if "resource_tracker" not in " ".join(child.cmdline()):
+                found.append((child.create_time(), child.pid))
+    return [pid for _, pid in sorted(found)]
 
 
 def same(one: Any, other: Any) -> bool:

@@ -16,6 +16,7 @@ from torch import distributed as dist
 
 from launch.environment import RankEnvironment
 from launch.errors import LaunchError
+from launch.lifeline import told_of_the_agents_end
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def process_group(
     The rank's CUDA device is made the current one first, so no rank opens a context on another's GPU. At a normal end the ranks wait for
     each other; after an exception nobody waits and the group is aborted, because another rank may be gone. Then whoever started the
     processes ends the rest (the parent, or torchrun's agent). A dead peer is noticed by NCCL's watchdog, whose default
-    (TORCH_NCCL_ASYNC_ERROR_HANDLING) ends the process, and by Gloo at once.
+    (TORCH_NCCL_ASYNC_ERROR_HANDLING) ends the process, and by Gloo at once. A dead agent of torchrun is told with SIGTERM.
     """
     if env is None:
         yield None
@@ -64,7 +65,8 @@ def process_group(
     if env.rank == 0:
         log.info("%d processes (%s), backend %s, rank 0 on %s, time-out %s", env.world_size, env.source, chosen, place, timeout)
     try:
-        yield chosen
+        with told_of_the_agents_end() if env.source == "torchrun" and "TORCHELASTIC_RUN_ID" in os.environ else contextlib.nullcontext():
+            yield chosen
         dist.barrier(device_ids=[place.index] if chosen == "nccl" and place.index is not None else None)
     except BaseException:
         _abort(chosen)

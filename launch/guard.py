@@ -7,12 +7,14 @@ children, so no environment variable is touched.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import multiprocessing
 import multiprocessing.process
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -73,6 +75,36 @@ def main_is_importable() -> bool:
     """Return whether workers get the main module of this process, and with it what is defined there."""
     main = sys.modules["__main__"]
     return getattr(main, "__spec__", None) is not None or main_path() is not None
+
+
+def is_under_the_guard(name: str) -> bool:
+    """Return whether the main script defines `name` under its main guard only, where a worker that imports the script does not find it.
+
+    False where the script can't be read: then the worker itself says what it lacks.
+    """
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    if file is None:
+        return False
+    origin = multiprocessing.process.ORIGINAL_DIR  # type: ignore[attr-defined]
+    try:
+        tree = ast.parse((Path(origin or ".") / file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return False
+    guards = [node for node in tree.body if isinstance(node, ast.If) and "__name__" in {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}]
+    guarded = {bound for guard in guards for node in guard.body for bound in _bound(node)}
+    others = [*(node for node in tree.body if node not in guards), *(node for guard in guards for node in guard.orelse)]
+    return name in guarded - {bound for node in others for bound in _bound(node)}
+
+
+def _bound(tree: ast.AST) -> Iterator[str]:
+    """Yield every name that a statement, or one inside it, may bind."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
 
 
 def guard_note(parent_pid: int) -> Path:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
-from launch.errors import is_one_sentence
 from launch.leaving import SIGNALS, name_of
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class Interrupts:
         if not self._acted and self.received:
             # It came while a failure was being cleaned up, or after the work was done, and counts for whatever the program does next.
             self._acted = True
-            if error is not None and is_one_sentence(error):
+            if isinstance(error, Exception):  # the end by a signal would hide it, and with it that something was not saved
                 log.error("%s", error)
             raise self._ending(self.received[0]) from error
 
@@ -65,9 +64,7 @@ class Interrupts:
     def pass_on(self, number: int, pids: Iterable[int]) -> None:
         """Send the ranks the signal that this process got, after one line."""
         log.warning("%s: asking %d processes to save and leave", name_of(number), self.num_processes)
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        send(number, pids)
 
     def ending(self, number: int) -> BaseException:
         """Return what ends the program when its ranks have left."""
@@ -88,6 +85,13 @@ class Interrupts:
 
     def _note(self, signum: int, frame: FrameType | None) -> None:
         self.received.append(signum)
+
+
+def send(number: int, pids: Iterable[int]) -> None:
+    """Send a signal to those of the processes that still run."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 @contextlib.contextmanager

@@ -45,6 +45,13 @@ def leave_at_once(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + (signum if signum in SIGNALS else signal.SIGTERM))
 
 
+def signal_behind(code: int | None) -> int:
+    """Return which of SIGNALS a process with this exit code left because of, having heard it or been killed by it; 0 for none, or while it runs."""
+    if code is None:
+        return 0
+    return EXIT_CODES.get(code, -code if -code in SIGNALS else 0)
+
+
 def name_of(number: int) -> str:
     """Return "SIGTERM" for 15."""
     return signal.Signals(number).name

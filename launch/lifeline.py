@@ -4,6 +4,8 @@ The parent holds the writing end of one pipe per rank. When the parent ends, how
 kills the rank's process group itself: the pipe's reading end is set to send SIGKILL to the group (F_SETOWN, F_SETSIG, O_ASYNC). That needs
 no thread, no interpreter lock and no luck, so it works for a rank that sits in a collective. A thread that reads the pipe does the same
 elsewhere, and the parent-death signal is there for a parent whose writing end was inherited by somebody else.
+
+A rank that torchrun started hears of the end of its agent by the parent-death signal alone, and as SIGTERM: it saves and leaves.
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 from launch.leaving import NOW, SIGNALS, leave_at_once
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_GET_PDEATHSIG = 1, 2  # linux/prctl.h
 
 
 def settle_in(lifeline: Connection, parent_pid: int) -> None:
@@ -39,6 +42,25 @@ def settle_in(lifeline: Connection, parent_pid: int) -> None:
         _let_the_kernel_watch(lifeline.fileno())
     if os.getppid() != parent_pid:  # it ended before the lines above took effect
         _end_group()
+
+
+@contextlib.contextmanager
+def told_of_the_agents_end() -> Iterator[None]:
+    """Let the kernel send this process SIGTERM when its parent, torchrun's agent, ends inside the block, whatever ended it.
+
+    The agent passes SIGTERM and SIGINT on to its ranks; SIGUSR1, SIGUSR2 or SIGKILL end it alone, and its ranks would train on without anybody to
+    end them, in a directory that the restarted job takes for its own. Nothing happens where there is no such signal (only Linux has it).
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int(0)
+    prctl(PR_GET_PDEATHSIG, ctypes.byref(before), 0, 0, 0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_PDEATHSIG, before.value, 0, 0, 0)
 
 
 def kill_group(pid: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from launch.errors import PayloadError
-from launch.guard import main_is_importable
+from launch.guard import is_under_the_guard, main_is_importable
 
 WAY_OUT = (
     "What goes to the workers of a training on several devices must be picklable: use a class or function defined at module "
@@ -36,6 +36,12 @@ def dumps(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
             "into a .py file beside it "
             "and import it from there."
         )
+    for name in pickler.from_main:
+        if is_under_the_guard(name.partition(".")[0]):
+            raise PayloadError(
+                f"{name!r} is defined under 'if __name__ == \"__main__\":', which workers do not run when they import the script: "
+                "define it above that line, or in a module of its own."
+            )
     return buffer.getvalue()
 
 

@@ -6,9 +6,11 @@ get the same one.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -37,21 +39,20 @@ def settle(
     if explicit is not None:
         directory = Path(explicit)
         refuse_run(directory, exist_ok=exist_ok)
-        directory.mkdir(parents=True, exist_ok=True)
-        return directory
+        return make(directory)
     if not name or AWKWARD.search(name):
         proposal = AWKWARD.sub("_", name).strip("_") or "train"
         raise RunDirectoryError(f"name={name!r} is awkward on a command line, where run directories are passed back: use name={proposal!r}.")
     first = Path(project) / name
     if exist_ok:
-        first.mkdir(parents=True, exist_ok=True)
-        return first
-    first.parent.mkdir(parents=True, exist_ok=True)
+        return make(first)
+    make(first.parent)
     number = 1
     while True:
         directory = first if number == 1 else first.with_name(f"{first.name}{number}")
         try:
-            directory.mkdir()
+            with _told():
+                directory.mkdir()
         except FileExistsError:
             number += 1
             continue
@@ -64,10 +65,35 @@ def new_time_directory(root: str | Path, now: datetime) -> Path:
     while True:
         directory = day / f"{now:%H-%M-%S}-{secrets.token_hex(2)}"
         try:
-            directory.mkdir(parents=True)
+            with _told():
+                directory.mkdir(parents=True)
         except FileExistsError:
             continue
         return directory
+
+
+def make(directory: str | Path) -> Path:
+    """Make the directory and what is above it, unless it is there, and return it. Raises RunDirectoryError where nothing can be written into it."""
+    path = Path(directory)
+    try:
+        with _told():
+            path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise RunDirectoryError(f"{path} is a file, so no run can be written into it: choose another place with project=.") from None
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise RunDirectoryError(f"nothing can be written into {path} (Permission denied): choose another place with project=.")
+    return path
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Turn what a file system says against a directory into a sentence; that it is there already is for the caller."""
+    try:
+        yield
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise RunDirectoryError(f"{error.filename} cannot be made ({error.strerror}): choose another place with project=.") from error
 
 
 def is_run(path: str | Path) -> bool:

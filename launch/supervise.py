@@ -13,8 +13,8 @@ from pathlib import Path
 from launch.errors import SpawnGuardError
 from launch.failure import Failure, as_exception, first, read_report
 from launch.guard import GUARD_SENTENCE
-from launch.interrupts import Interrupts
-from launch.leaving import EXIT_CODES, NOW, SIGNALS, name_of
+from launch.interrupts import Interrupts, send
+from launch.leaving import EXIT_CODES, NOW, name_of, signal_behind
 from launch.lifeline import kill_group
 from launch.output import RankOutput, tail
 from launch.worker import Job
@@ -75,7 +75,10 @@ class Supervisor:
                 raise self.interrupts.ending(number)
             if not self._leaving:
                 self._expect_leaving(number)
-            self.interrupts.pass_on(number, [process.pid for process in self.processes if process.pid and exit_code(process) is None])
+            self.interrupts.pass_on(number, self._running())
+
+    def _running(self) -> list[int]:
+        return [process.pid for process in self.processes if process.pid and exit_code(process) is None]
 
     def _expect_leaving(self, number: int) -> None:
         self._leaving, self._leave_until = number, time.monotonic() + self.leave_seconds
@@ -83,8 +86,9 @@ class Supervisor:
     def _check_leaving(self) -> None:
         """Raise what ends the program when the ranks have left because of a signal, whichever process got it, or took too long to."""
         for rank, process in enumerate(self.processes):
-            number = -(exit_code(process) or 0)
-            if number in SIGNALS and not self.job.done(rank).exists():  # it came before the rank could hear it, and there is nothing to save
+            number = signal_behind(exit_code(process))  # before the files: what an ended process wrote is complete
+            # It came before the rank could hear it, or tell, and there is nothing to save.
+            if number and not self.job.done(rank).exists() and not self.job.left(rank).exists():
                 log.warning("Rank %d left because of %s", rank, name_of(number))
                 raise self.interrupts.ending(self._leaving or number)
         left = [rank for rank in range(len(self.processes)) if self.job.left(rank).exists()]
@@ -92,6 +96,7 @@ class Supervisor:
             rank = left[0]
             self._expect_leaving(EXIT_CODES[int(self.job.left(rank).read_text())])
             log.warning("Rank %d left because of %s", rank, name_of(self._leaving))
+            send(self._leaving, self._running())  # to one that has not come to where ranks meet: it would wait for the one that is gone
         if not self._leaving:
             return
         if left and all(exit_code(process) is not None for process in self.processes) and not self._failures():
@@ -140,7 +145,7 @@ class Supervisor:
             if self.job.done(rank).exists():
                 continue
             report = read_report(self.job.error(rank))
-            if self.job.left(rank).exists() or -(code or 0) in SIGNALS or (report is None and code is None):  # asked to leave, or going on
+            if self.job.left(rank).exists() or signal_behind(code) or (report is None and code is None):  # asked to leave, or going on
                 continue
             if code is not None and self.guard_note.exists():
                 raise SpawnGuardError(GUARD_SENTENCE)

@@ -76,10 +76,10 @@ class Report:
 def enter(_index: int, rank: int, job: Job, lifeline: Connection) -> None:
     """Run the job's function as `rank`; the target of torch.multiprocessing.spawn."""
     settle_in(lifeline, job.parent_pid)
-    job.started(rank).touch()
-    become_rank(rank, job)
     stage = LOADING
     try:
+        job.started(rank).touch()
+        become_rank(rank, job)
         function, args = pickle.loads(job.payload.read_bytes())
         stage = TRAINING
         result = function(*args)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from launch import is_one_sentence
-from libreyolo.errors import printable
+from libreyolo.errors import UserError, printable
 from libreyolo.interfaces.family import FILE_SUFFIX
 from libreyolo.record.run_log import SafeFormatter
 
@@ -109,7 +109,10 @@ def _check(chosen: argparse.Namespace) -> int:
     if chosen.save and report.draw_samples is None:
         sys.stdout.write("There is nothing to draw.\n")
     elif chosen.save and report.draw_samples is not None:
-        report.draw_samples(Path(chosen.save))
+        try:
+            report.draw_samples(Path(chosen.save))
+        except OSError as error:
+            raise UserError(f"{chosen.save} could not be written ({error.strerror or error}); choose another place.") from error
         sys.stdout.write(f"Samples: {printable(chosen.save)}\n")
     return int(report.has_errors)
 
@@ -136,7 +139,6 @@ def _predict(chosen: argparse.Namespace) -> int:
 def _report(chosen: argparse.Namespace) -> int:
     from launch.rundir import is_run
     from libreyolo import schema
-    from libreyolo.errors import UserError
     from libreyolo.recipe import recipe_fields
     from libreyolo.record.report.facts import read_run
     from libreyolo.record.report.run_page import write_run_report

@@ -16,13 +16,14 @@ import launch
 from libreyolo import autobatch, build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
-from libreyolo.assembly.parts import Seat
+from libreyolo.assembly.parts import Seat, refuse_other_classes
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
+from libreyolo.engine.current_device import current
 from libreyolo.engine.determinism import deterministic_kernels
 from libreyolo.engine.generators import caller_untouched
 from libreyolo.engine.validate import validate
-from libreyolo.errors import UserError, nearest
+from libreyolo.errors import UserError, nearest, of_the_machine
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.place import Place, earlier_life, train_at
 from libreyolo.predict import run as run_prediction
@@ -80,13 +81,14 @@ class LibreYOLO:
 
     # ------------------------------------------------------------------------------------------------------------------ training
 
+    @of_the_machine()
     @caller_untouched()
     def train(
         self,
         data: str | Path | None = None,
         *,
         cfg: str | Path | None = None,
-        callbacks: Sequence[Any] = (),
+        callbacks: Sequence[Any] | None = (),
         _place: Place | None = None,
         **arguments: Any,
     ) -> dict[str, Any]:
@@ -99,17 +101,18 @@ class LibreYOLO:
         callbacks: objects with any of the methods of `interfaces.events.Listener`, or functions, which are called after every epoch with its
         `EpochEnd`. `loggers` takes such objects too, beside the names of the built-in ones. They are called on rank 0 only; `event.stop("why")`
         ends the run well, an exception ends it on every rank. Where processes are started they are pickled and live in rank 0's process: what
-        they store in themselves stays there, so what must come back goes into a file (`event.run_dir`).
+        they store in themselves stays there, so what must come back goes into a file (`on_train_start` and `on_train_end` know `event.run_dir`).
 
         Returns a dict: save_dir, best_checkpoint, last_checkpoint, best_metric, val_metrics, epoch_losses and more. Raises UserError (a
         ValueError) for what the user can mend, before any worker starts where it can be known.
         """
         launch.check_main_guard()
         place = _place or Place(Path.cwd())
+        callbacks = () if callbacks is None else callbacks
         check_callbacks("callbacks", callbacks)
-        if "loggers" in arguments:
-            check_callbacks("loggers", arguments["loggers"], names=True)
         typed = _read_cfg(cfg, place.cwd) | arguments | ({} if data is None else {"data": str(data)})
+        if "loggers" in typed:
+            check_callbacks("loggers", typed["loggers"], names=True)
         job = self._job(typed, callbacks, place.cwd)
         environment = launch.detect(os.environ)
         cuda_count = torch.cuda.device_count()
@@ -161,14 +164,16 @@ class LibreYOLO:
         on_stride(recipe.judged_imgsz, spec.stride, "eval_imgsz")
         start = self._start(recipe, cwd, resumed)
         extras = {**self._extras_of(spec), **recipe.file_extras()}
-        return run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
+        job = run.Job(self.family, recipe, spec, start, extras, cwd, resumed, tuple(callbacks), tuple(own_loggers))
+        run.refuse_missing_data(job)
+        return job
 
     def _resume_request(self, typed: Mapping[str, Any]) -> bool | str:
         """Return what to resume: in Python `resume=True` means the checkpoint that this model was made from, where it is one."""
         wish = typed.get("resume", False)
         if wish is True and self._file is not None and "optimizer" in self._file.content:
             return str(self._file.path)
-        return bool(wish) if isinstance(wish, bool) else str(wish)
+        return bool(wish) if wish is None or isinstance(wish, bool) else str(wish)
 
     def _refuse_other_weights(self, weights: Any) -> None:
         """In Python the model says where to start; `weights` is only what the Hydra door wrote down of it."""
@@ -202,7 +207,7 @@ class LibreYOLO:
         """Train in this process, the only rank."""
         job = autobatch.settled(job, device, 1)
         launch.check_divisible(job.recipe.batch, 1)
-        with deterministic_kernels(job.recipe.deterministic):
+        with current(device), deterministic_kernels(job.recipe.deterministic):
             return train_at(job, Seat(0, 1, 1, device), place)
 
     def _train_rank(self, job: run.Job, typed: Mapping[str, Any], place: Place, environment: launch.RankEnvironment) -> run.Outcome:
@@ -274,7 +279,7 @@ class LibreYOLO:
         data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. conf, iou: thresholds
         of boxes (0.001 and 0.6). `arguments`: batch, imgsz, device, workers, max_det and the like, as in `train`; those left out are as the
         training judged itself, so that a run's best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ
-        in number.
+        in number or order.
         """
         cwd = Path.cwd()
         trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
@@ -290,10 +295,7 @@ class LibreYOLO:
         device = self._pick_device(recipe.device)
         assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
         try:
-            if len(assembly.names) != self.nc:
-                raise UserError(f"{values['data']} has {len(assembly.names)} classes and this model {self.nc}: they must agree to be compared.")
-            if assembly.names != self.names and sorted(assembly.names.values()) == sorted(self.names.values()):
-                raise UserError(f"{values['data']} has the classes of this model in another order: give them the order of the model's names.")
+            refuse_other_classes(values["data"], assembly.names, self.names)
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
             if loader is None:
                 raise UserError(f"{values['data']} has no {split} split to validate on.")
@@ -319,13 +321,14 @@ class LibreYOLO:
     ) -> list[Result]:
         """Return one Result for each picture of `source`: a file, a folder, a glob, a PIL picture, an RGB uint8 array, or a list of those.
 
+        A file of a folder or a glob that is no usable picture is skipped with a warning; one that is named by itself is an error.
         conf, iou: lowest score kept (0.25 where left out), and the overlap above which the weaker of two boxes of a class goes (0.45). classes:
         keep only these ids. max_det: most predictions of a picture (300). imgsz: the network input, as in training where left out. One that means
         nothing for this model's task is refused. save: a folder for the drawn (or restored) pictures.
         """
         self._refuse_imgsz(imgsz)
         wanted = image_size(imgsz if imgsz is not None else self.imgsz)
-        checks.at_least("batch", batch, 1)
+        checks.count("batch", batch)
         settings = _given(conf=conf, iou=iou, classes=classes, max_det=max_det)
         predictor = assembly_for(self.family).predictor(self.family, self._spec(), self.names, **settings)
         on_stride(wanted, self.family.input_of(self.size).stride)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import count, islice
 from typing import Any
@@ -18,6 +19,8 @@ from libreyolo.assembly.parts import Assembly, Seat
 from libreyolo.engine import collectives
 from libreyolo.engine.capacity import Capacity, OutOfMemoryError, global_batch, largest_batch
 from libreyolo.engine.cuda_graph import EAGER_STEPS
+from libreyolo.engine.current_device import current
+from libreyolo.engine.determinism import deterministic_kernels
 from libreyolo.engine.progress import Progress
 from libreyolo.errors import UserError
 from libreyolo.interfaces.task import Loader
@@ -116,19 +119,18 @@ def settle(job: Job, device: torch.device, world_size: int, memory: CudaMemory |
     # Nothing is kept: the training reads its own data, and copies in memory would be made twice.
     recipe = replace(job.recipe, cache=False, workers=0, batch=1, nbs=None)
     assembly = assembly_for(job.family)(job.family, recipe, job.spec, job.cwd)
-    try:
+    # As the training will be: on this device, and with its kernels, which may take other memory (and cuBLAS reads its setting only once).
+    with closing(assembly), current(device), deterministic_kernels(job.recipe.deterministic):
         loader = assembly.train_loader(Seat(0, 1, 1, torch.device("cpu")), 1)
         num_pictures = sum(loader.real_pictures(0, step) for step in range(loader.steps(0)))
         loader.close()
         if memory is None:
             batch = global_batch(FIXED_BATCH, world_size, nbs=job.recipe.nbs, num_pictures=num_pictures)
             return Settled(batch, f"batch=-1: memory is measured on CUDA devices only; on {device.type} the global batch is {batch}.")
-        probe = _Probe(replace(job, recipe=recipe), assembly, device, memory)
+        probe = _Probe(replace(job, recipe=recipe), assembly, device, memory, nominal=(job.recipe.nbs or 0) // world_size)
         budget = int(job.recipe.memory_fraction * memory.available()) - (probe.for_ranks() if world_size > 1 else 0)
         useful = min(num_pictures, job.recipe.nbs or num_pictures)
         capacity = largest_batch(probe.peak, budget=budget, most=max(-(-useful // world_size), 1))
-    finally:
-        assembly.close()
     if capacity is None:
         raise UserError(
             f"batch=-1: not even one picture of {job.recipe.imgsz} pixels fits into {budget / GIB:.1f} GiB of {device} "
@@ -139,10 +141,13 @@ def settle(job: Job, device: torch.device, world_size: int, memory: CudaMemory |
 
 
 class _Probe:
-    """Runs real training steps of a job on one device and reads their peak."""
+    """Runs real training steps of a job on one device and reads their peak.
 
-    def __init__(self, job: Job, assembly: Assembly, device: torch.device, memory: CudaMemory) -> None:
-        self.job, self.assembly, self.device, self.memory = job, assembly, device, memory
+    nominal: this device's part of the nominal batch, 0 for none: a step then holds the pictures of so many micro-batches, and their gradients.
+    """
+
+    def __init__(self, job: Job, assembly: Assembly, device: torch.device, memory: CudaMemory, *, nominal: int = 0) -> None:
+        self.job, self.assembly, self.device, self.memory, self.nominal = job, assembly, device, memory, nominal
 
     def for_ranks(self) -> int:
         """Return what a rank of several needs beyond its step: DDP's buckets, as large as the gradients, and what a process takes."""
@@ -154,8 +159,9 @@ class _Probe:
         try:
             self._run(batch)
             return self.memory.peak()
-        except torch.OutOfMemoryError:
-            pass
+        except RuntimeError as error:
+            if not _is_full(error):
+                raise
         finally:
             self.memory.clear()
         raise OutOfMemoryError  # outside `except`: the traceback of the error would keep the step's tensors alive
@@ -166,8 +172,10 @@ class _Probe:
         training = build.training(self.job.family, recipe, self.assembly, self._network(), seat, progress=Progress(), save=_nothing, tell=_nothing)
         try:
             trainer = training.trainer
-            for images in islice(_endless(trainer.train_loader), STEPS + (EAGER_STEPS + 1 if recipe.cuda_graph else 0)):
-                trainer.step([images], [batch])
+            batches, accumulate = _endless(trainer.train_loader), max(round(self.nominal / batch), 1)
+            for _ in range(STEPS + (EAGER_STEPS + 1 if recipe.cuda_graph else 0)):
+                window = list(islice(batches, accumulate))  # made while the one before is still there, as in the training
+                trainer.step(window, [batch] * accumulate)
                 if training.ema:
                     training.ema.update(training.bare)
             if trainer.val_loader is not None:
@@ -182,6 +190,11 @@ class _Probe:
             return build.training_network(self.job.family, self.job.recipe, len(self.assembly.names), self.job.start)
         finally:
             logging.disable(level)
+
+
+def _is_full(error: RuntimeError) -> bool:
+    """Return whether an error says that the device has no memory left: that of torch's allocator, or of CUDA or one of its libraries."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error) or "ALLOC_FAILED" in str(error)
 
 
 def _endless(loader: Loader) -> Iterator[Any]:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +17,15 @@ from libreyolo.engine import collectives, rank_state
 from libreyolo.engine.batchnorm import synchronise, warn_small_batch
 from libreyolo.engine.compilation import compiled
 from libreyolo.engine.cuda_graph import GraphedNetwork
+from libreyolo.engine.current_device import current
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
 from libreyolo.engine.fusion import fuse
 from libreyolo.engine.interruption import Interruption
 from libreyolo.engine.loss_log import LossLog
-from libreyolo.engine.optimizer import build_optimizer, parameter_groups
+from libreyolo.engine.optimizer import build_optimizer, load_state, parameter_groups
 from libreyolo.engine.precise_bn import recompute_statistics
+from libreyolo.engine.profiler import MarkedNetwork
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.schedule import Schedule
@@ -31,7 +34,7 @@ from libreyolo.engine.trainer import Plan, Trainer
 from libreyolo.errors import UserError
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
-from libreyolo.weights import transfer
+from libreyolo.weights import refuse_infinite, transfer
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +59,7 @@ def training_network(family: Family, recipe: Recipe, nc: int, start: Start) -> n
         log.info("%d of %d tensors taken from %s.", taken, wanted, start.origin)
         if taken == 0:
             raise UserError(f"No tensor of {start.origin} fits {family.name}{recipe.size}.")
+        refuse_infinite(net.state_dict(), start.origin)
     return net
 
 
@@ -64,7 +68,9 @@ def amp_dtype(recipe: Recipe, device: torch.device) -> torch.dtype | None:
     if not recipe.amp or device.type != "cuda":
         return None
     if recipe.amp_dtype == "auto":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+        with current(device):
+            # Emulated, as torch does on devices before Ampere, it is slower than float32.
+            return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
     return {"bfloat16": torch.bfloat16, "float16": torch.float16}[recipe.amp_dtype]
 
 
@@ -105,22 +111,23 @@ class Training:
         """The network and its average, where there is one."""
         return [self.bare, *([self.ema.average] if self.ema else [])]
 
-    def load_state(self, content: Mapping[str, Any]) -> None:
-        """Put a training checkpoint back: weights, average, optimiser, scaler. Raises UserError for what is missing or does not fit."""
+    def load_state(self, content: Mapping[str, Any], path: Path) -> None:
+        """Put the training checkpoint that `path` holds back: weights, average, optimiser, scaler. Raises UserError for what is missing or does not
+        fit."""
         live = content.get("train_model", content["model"])
         try:
             self.bare.load_state_dict(live)
             if self.ema:
                 self.ema.average.load_state_dict(content["ema"])
                 self.ema.updates = int(content["ema_updates"])
-            self.optimizer.load_state_dict(content["optimizer"])
+            load_state(self.optimizer, content["optimizer"])
             if content.get("scaler"):
                 self.trainer.step.scaler.load_state_dict(content["scaler"])
             if content.get("ranks"):  # the run ended in the middle of an epoch
                 self.trainer.earlier_losses = rank_state.put_back(content["ranks"], self.modules)
-        except (KeyError, ValueError, RuntimeError) as error:
-            reason = str(error).splitlines()[0]
-            raise UserError(f"The checkpoint does not fit this run and was not resumed: {reason}") from error
+        except (LookupError, ValueError, RuntimeError, TypeError, AttributeError) as error:  # whatever the parts of a file may be of another kind
+            reason = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())[:300]
+            raise UserError(f"{path} does not fit this run and was not resumed: {reason}.") from error
 
     def close(self) -> None:
         """End the loaders' workers, and leave the network as it was made."""
@@ -150,6 +157,8 @@ def training(
     over_ranks = seat.world_size > 1 and recipe.sync_bn
     if recipe.fused and device.type == "cuda":
         bare = fuse(bare, over_ranks=over_ranks)
+    elif recipe.fused and seat.rank == 0:
+        log.info("fused=true is for GPUs; on %s nothing is fused.", device.type)
     if over_ranks:
         bare = synchronise(bare)
     warn_small_batch(bare, recipe.batch // seat.world_size, seat.world_size, recipe.sync_bn)
@@ -167,6 +176,8 @@ def training(
     stack = ExitStack()
     stack.enter_context(compiled(bare, recipe.compile))
     wrapped = _graphed(collectives.wrap(bare, device), recipe, seat)
+    if recipe.profile and seat.world_size == 1:
+        wrapped = MarkedNetwork(wrapped)
     interruption = interruption or Interruption()
     step = TrainStep(
         wrapped,

@@ -21,13 +21,12 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 
 import launch
 from launch import restart
-from libreyolo import hydra_runs, resume, run_files, schema
-from libreyolo.errors import UserError, nearest
+from libreyolo import command_line, hydra_runs, resume, run_files, schema
+from libreyolo.errors import UserError, nearest, want_of_the_machine
 from libreyolo.place import Place
 from libreyolo.recipe import Recipe, recipe_fields
+from libreyolo.record.shell import quoted
 from libreyolo.weights import find as find_weights
-
-CONFIG_DIR = str(Path(__file__).resolve().parent.parent / "conf")
 
 SECONDS_FOR_RANK_0 = 15.0  # for saying a mistake that every rank has found
 
@@ -48,7 +47,7 @@ def enter(main: Callable[[], Any]) -> None:
     main: the function under @hydra.main, which reads the command line. Under torchrun a mistake that every rank makes is said by rank 0.
     """
     os.environ["HYDRA_FULL_ERROR"] = "1"  # the chain of causes holds what our one sentence is made of
-    quiet = False
+    quiet, words = False, sys.argv[1:]
     try:
         quiet = _is_other_rank(os.environ)
         register()
@@ -58,7 +57,7 @@ def enter(main: Callable[[], Any]) -> None:
         sys.exit(130)  # whoever was interrupted has said so
     except (Exception, _Told) as ending:
         error = ending.error if isinstance(ending, _Told) else ending
-        told = hydra_runs.summary() or sentence(error)
+        told = hydra_runs.summary() or sentence(error, words)
         if told is None:
             raise
         if quiet and _is_said_by_rank_0(error):
@@ -106,37 +105,40 @@ def arguments_for_rank(arguments: Sequence[str], environ: MutableMapping[str, st
     Under torchrun or srun every rank enters Hydra, but only rank 0 may leave files: the others are told to write nothing. The local rank that old
     launchers pass as an argument goes into `environ`. Raises UserError for a sweep under torchrun, whose ranks would each run it.
     """
-    kept, local_rank = launch.strip_local_rank(_with_file(arguments))
+    kept, local_rank = launch.strip_local_rank(arguments)
     if local_rank is not None:
         environ.setdefault("LOCAL_RANK", str(local_rank))
+    files = [argument for argument in kept if argument.startswith("cfg=")]
+    line = command_line.read([argument for argument in kept if argument not in files])
+    words = [*_with_file(files, line.words), *line.words]
     environment = launch.detect(environ)
     if environment is None:
-        return list(kept)
-    if any(a in ("-m", "--multirun") or a.lower() == "hydra.mode=multirun" for a in kept):
+        return [*line.options, *words]
+    if line.is_sweep:
         raise UserError("-m under torchrun would run the sweep once in every process: start it without torchrun, 'device=[0,1]' spawns for it.")
     if environment.rank == 0:
-        return list(kept)
+        return [*line.options, *words]
     silent = {"hydra.output_subdir": "null", "hydra/job_logging": "disabled", "hydra/hydra_logging": "disabled", "hydra.run.dir": "."}
-    return [*(f"{key}={value}" for key, value in silent.items()), *(a for a in kept if a.partition("=")[0].lstrip("+") not in silent)]
+    own = [word for word in words if word.partition("=")[0].lstrip("+") not in silent]
+    return [*line.options, *(f"{key}={value}" for key, value in silent.items()), *own]
 
 
-def _with_file(arguments: Sequence[str]) -> list[str]:
+def _with_file(files: Sequence[str], words: Sequence[str]) -> list[str]:
     """Register the file that `cfg=` names as an option of Hydra's group `cfg`, so that presets and typed keys win over it; a file that says its
     model chooses that model unless `model=` was typed. Raises UserError for a file that cannot be read."""
     found = []
-    for argument in arguments:
-        name, _, value = argument.partition("=")
-        if name != "cfg":
-            found.append(argument)
+    for argument in files:
+        value = argument.partition("=")[2].strip("'\"")
+        if value == "null":
             continue
-        if value in ("", "null"):
-            continue
-        path = Path(value.strip("'\"")).expanduser().absolute()
+        if value == "":
+            raise UserError("cfg= is empty: give it a file, or leave it out.")
+        path = Path(value).expanduser().absolute()
         values = run_files.read_config(path)
         family, size = values.pop("family", None), values.pop("size", None)
         ConfigStore.instance().store(group=f"cfg{path.parent}", name=f"{path.stem}.yaml", node=values, package="_global_")
-        found.append(f"cfg='{path.parent / path.stem}'")
-        if family and size and not any(a.startswith("model=") for a in arguments):
+        found.append(f"cfg={quoted(str(path.parent / path.stem))}")
+        if family and size and not any(word.startswith("model=") for word in words):
             found.append(f"model={family}{size}")
     return found
 
@@ -158,7 +160,7 @@ def help_text() -> str:
         "  python train.py -m lr0=0.01,0.02 data=my.yaml           a sweep: one run for each value",
         "",
         f"Models (model=): {', '.join(schema.model_names())}",
-        "Presets: " + "  ".join(f"{g}={{{','.join(names)}}}" for g, names in _presets().items()),
+        "Presets: " + "  ".join(f"{g}={{{','.join(names)}}}" for g, names in command_line.groups().items() if g != "model"),
         "",
         "Keys (each is an argument of train() in Python). Defaults are the base's; --cfg job prints what your command will use.",
     ]
@@ -187,22 +189,10 @@ def _shown(value: Any) -> str:
     return "(model)" if value == "???" else str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
 
 
-@lru_cache(maxsize=1)
-def _presets() -> dict[str, list[str]]:
-    groups = ("dataset", "devices", "batching", "tracking", "experiment")
-    return {group: sorted(p.stem for p in (Path(CONFIG_DIR) / group).glob("*.yaml")) for group in groups}
-
-
 def typed_keys(overrides: Sequence[str], config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that the user wrote on the command line (not those of presets), with their composed values."""
     names = [re.split(r"[=.\[]", o.lstrip("+~"), maxsplit=1)[0] for o in overrides if "=" in o]
-    return {name: config[name] for name in names if name in config and name in recipe_names()}
-
-
-@lru_cache(maxsize=1)
-def recipe_names() -> frozenset[str]:
-    """Return every key of every family."""
-    return frozenset(name for f in schema.families().values() for name in recipe_fields(f.recipe))
+    return {name: config[name] for name in names if name in config and name in schema.key_names()}
 
 
 def train_job(cfg: DictConfig) -> float:
@@ -214,7 +204,7 @@ def train_job(cfg: DictConfig) -> float:
     run_dir, cwd = Path(hydra.runtime.output_dir), Path(hydra.runtime.cwd)
     is_sweep = hydra.mode == RunMode.MULTIRUN
     try:
-        config: Any = OmegaConf.to_container(cfg, resolve=True)
+        config = _resolved(cfg)
         place = hydra_runs.place_of(run_dir, cwd, cwd / hydra.sweep.dir if is_sweep else None)
         best = train_from_config(config, list(hydra.overrides.task), place)
     except Exception as error:
@@ -232,6 +222,15 @@ def train_job(cfg: DictConfig) -> float:
     if not _is_other_rank(os.environ):
         restart.forget(os.environ, cwd / str(config["project"]))
     return best
+
+
+def _resolved(cfg: DictConfig) -> dict[str, Any]:
+    """Return the composed configuration without references. Raises UserError for one that leads nowhere."""
+    try:
+        found: Any = OmegaConf.to_container(cfg, resolve=True)
+    except OmegaConfBaseException as error:
+        raise UserError(_of_hydra(error)) from error
+    return {str(key): value for key, value in found.items()}
 
 
 def _let_go(error: BaseException) -> None:
@@ -255,6 +254,8 @@ def train_from_config(config: Mapping[str, Any], overrides: Sequence[str], place
     if resumed is not None:
         if chosen_model:
             resume.refuse_other_model(resumed, family, size)
+        if "weights" in typed and config.get("weights"):
+            raise UserError(f"weights={config['weights']} and resume={config['resume']} both say where to start: give one of them.")
         family, size = str(resumed.config["family"]), str(resumed.config["size"])
         values = {k: v for k, v in typed.items() if k not in ("family", "size", "weights")}
         values |= {k: config[k] for k in resume.OF_THE_COMMAND} | {"resume": str(resumed.path)}
@@ -278,8 +279,8 @@ def _resumed(config: Mapping[str, Any], cwd: Path) -> resume.Resumed | None:
     return resume.open_checkpoint(path) if path else None
 
 
-def sentence(error: BaseException) -> str | None:
-    """Return the one sentence for a user's mistake, however deep Hydra wrapped it; None for anything else."""
+def sentence(error: BaseException, words: Sequence[str] = ()) -> str | None:
+    """Return the one sentence for a user's mistake, however deep Hydra wrapped it; None for anything else. words: the command line's."""
     chain = _chain(error)
     for link in chain:
         if getattr(link, "one_sentence", False) or isinstance(link, launch.RankFailedError):
@@ -287,26 +288,44 @@ def sentence(error: BaseException) -> str | None:
         if launch.is_consequence(link) and launch.detect(os.environ) is not None:
             return "This rank lost its connection to another one, which has said why it ended."
     for link in chain:
+        machine = want_of_the_machine(link, *hydra_runs.settled())
+        if machine is not None:
+            return machine
         if isinstance(link, (ConfigAttributeError, ConfigKeyError)):
             key = str(link.key if link.key is not None else link.full_key)
-            return f"Unknown key '{key}'.{nearest(key, recipe_names())} All keys: python train.py --help."
-        if isinstance(link, ValidationError):
-            return schema.type_sentence(link)
+            if key in schema.key_names():
+                recipe = getattr(link, "object_type", None)
+                return schema.key_of_others(key, next((f for f in schema.families().values() if f.recipe is recipe), None))
+            return f"Unknown key '{key}'.{nearest(key, schema.key_names())} All keys: python train.py --help."
+        if isinstance(link, ValidationError) and (told := schema.type_sentence(link, given=command_line.values_of(words))):
+            return told
         if isinstance(link, MissingConfigException):
             return _missing(link)
     if isinstance(error, (HydraException, ConfigCompositionException, OmegaConfBaseException)):
-        text = " ".join(str(error).split())
-        if "Ambiguous value" in text:
-            return "device=0,1 is a sweep of two runs to Hydra: write 'device=[0,1]' (quoted) for one run on two GPUs, or add -m for the sweep."
-        return text
+        return _of_hydra(error)
     return None
+
+
+def _of_hydra(error: BaseException) -> str:
+    """Return what Hydra or OmegaConf says, as one sentence."""
+    text = " ".join(str(error).split())
+    if ambiguous := re.match(r"Ambiguous value for argument '(.*?)' 1\.", text):
+        return command_line.not_a_sweep(ambiguous[1])
+    key, _, value = text.removeprefix("Error merging override ").partition("=")
+    if text.startswith("Error merging override ") and schema.kind_of(key):
+        return schema.wrong_type(key, value)
+    if isinstance(error, OmegaConfBaseException) and error.full_key:
+        return f"{error.full_key}: {str(error).splitlines()[0]}."
+    return text
 
 
 def _missing(error: Any) -> str:
     wanted = str(error.missing_cfg_file or "")
     group, _, name = wanted.rpartition("/")
-    options = list(error.options or [])
+    if group in command_line.groups():
+        return command_line.not_an_option(group, name)
     if group:
+        options = list(error.options or [])
         return f"{group}={name} is not known.{nearest(name, options)} Choose one of: {', '.join(options)}."
     return " ".join(str(error).split())
 

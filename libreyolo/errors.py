@@ -7,10 +7,14 @@ non-zero exit code; in Python it is a `ValueError`. A real bug is never wrapped 
 from __future__ import annotations
 
 import errno
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class UserError(ValueError):
@@ -42,25 +46,60 @@ class AgreedError(UserError):
     """A UserError that every rank raises at the same place, because all of them know the same; rank 0 alone says it."""
 
 
-# What a machine may run out of, and what to do.
+# What a machine may run out of or forbid, and what to do.
+ELSEWHERE = "choose another place with project= (of temporary files: TMPDIR, of caches: LIBREYOLO_CACHE)"
 RUN_OUT = {
     errno.EMFILE: "raise ulimit -n in the shell that starts the training, or lower workers",
     errno.ENFILE: "the whole system has reached its limit: end other programs, or lower workers",
-    errno.ENOSPC: "make room, or choose another place with project=",
-    errno.EDQUOT: "make room below your quota, or choose another place with project=",
+    errno.ENOSPC: f"make room, or {ELSEWHERE}",
+    errno.EDQUOT: f"make room below your quota, or {ELSEWHERE}",
+    errno.EROFS: ELSEWHERE,
+    errno.EACCES: f"change its permissions, or {ELSEWHERE}",
+    errno.EPERM: f"change its permissions, or {ELSEWHERE}",
 }
+FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
+SHARED_MEMORY = "/dev/shm"  # in which loader processes keep their semaphores
+FULL_BELOW = 1 << 20  # bytes of room below which a folder is named where the system does not say which one is full
+
+
+def want_of_the_machine(error: BaseException, *places: Path) -> str | None:
+    """Return the sentence for an OSError that says what the machine ran out of or forbids; None for any other error.
+
+    A failed write does not say where it was: then those of `places` and of the usual folders are named that have no room, or cannot be written.
+    """
+    if not isinstance(error, OSError) or error.errno not in RUN_OUT:
+        return None
+    what = str(error.filename or ", ".join(_suspects(error.errno, places)))
+    if not what and error.errno in FORBIDDEN:  # of no file: a bug, or a system call that has nothing to do with where things are written
+        return None
+    advice = "give a container more with --shm-size=8g, or say workers=0" if what == SHARED_MEMORY else RUN_OUT[error.errno]
+    return f"{what}{': ' if what else ''}{error.strerror}; {advice}."
+
+
+def _suspects(number: int, places: Iterable[Path]) -> list[str]:
+    """Return which of the folders that a training writes to may be the reason for an error of that number."""
+    found: list[str] = []
+    for folder in dict.fromkeys((*map(str, places), str(Path.cwd()), tempfile.gettempdir(), SHARED_MEMORY)):
+        with suppress(OSError):
+            full = number == errno.ENOSPC and shutil.disk_usage(folder).free < FULL_BELOW
+            closed = number in FORBIDDEN and not os.access(folder, os.W_OK)
+            found += [folder] if full or closed else []
+    return found
 
 
 @contextmanager
-def of_the_machine() -> Iterator[None]:
-    """Turn an OSError that says what the machine ran out of into a UserError of this rank, with what to do about it."""
+def of_the_machine(*places: Path) -> Iterator[None]:
+    """Turn an OSError that says what the machine ran out of or forbids into a UserError of this rank, with what to do about it.
+
+    `places` are looked at where the system does not say which one it was.
+    """
     try:
         yield
     except OSError as error:
-        if error.errno not in RUN_OUT:
+        sentence = want_of_the_machine(error, *places)
+        if sentence is None:
             raise
-        what = f"{error.filename}: " if error.filename else ""
-        told = UserError(f"{what}{error.strerror}; {RUN_OUT[error.errno]}.")
+        told = UserError(sentence)
         told.on_every_rank = False
         raise told from error
 

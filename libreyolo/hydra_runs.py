@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,10 +19,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 import launch
 from launch import restart, rundir
-from libreyolo import resume
+from libreyolo import resume, run_files
 from libreyolo.errors import UserError
 from libreyolo.place import Place
 from libreyolo.record.report.sweep_page import write_sweep_report
+from libreyolo.record.shell import quoted
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +65,11 @@ def place_of(run_dir: Path, cwd: Path, sweep_dir: Path | None = None) -> Place:
     """Return where a job of this process trains; `sweep_dir` where it is a job of a sweep, whose day and time then name its group."""
     group = "/".join(sweep_dir.absolute().parts[-2:]) if sweep_dir is not None else ""
     return Place(cwd, run_dir, restarted=_process.restarted and run_dir == _process.run_dir, group=group)
+
+
+def settled() -> list[Path]:
+    """Return the directories that this process has settled, of its run or its sweep."""
+    return [directory for directory in (_process.run_dir, _process.sweep_dir) if directory is not None]
 
 
 def summary() -> str | None:
@@ -109,7 +114,12 @@ class HydraRuns(Callback):
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Settle one sweep directory for all jobs, in whatever process they run, and say what a sweep over devices means."""
-        directory = Path(str(config.hydra.sweep.dir)).absolute()
+        try:
+            directory = rundir.make(Path(str(config.hydra.sweep.dir)).absolute())
+        except OmegaConfBaseException:
+            return  # as above
+        except launch.LaunchError as error:
+            sys.exit(str(error))
         holding = sorted(d for d in directory.glob("*") if rundir.is_run(d)) if directory.is_dir() else []
         if holding and not config.exist_ok:
             sys.exit(
@@ -117,7 +127,7 @@ class HydraRuns(Callback):
             )
         # A job's configuration is composed afresh from these; the resolver would make another directory in another process.
         with read_write(config), open_dict(config):
-            config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{_escaped(str(directory))}'")
+            config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(str(directory))}")
         _process.compared_in = directory if config.report else None
         note = _sweep_over_devices(list(config.hydra.overrides.task))
         if note:
@@ -148,14 +158,16 @@ def _settle_run_directory(wish: Any, project: Path) -> Path:
     if earlier is not None:
         _process.restarted = True
         return earlier.absolute()
-    directory = rundir.new_time_directory(project, datetime.now())
-    restart.remember(os.environ, project, directory)
+    with run_files.made_below(project):
+        directory = rundir.new_time_directory(project, datetime.now())
+        restart.remember(os.environ, project, directory)
     return directory
 
 
 def _sweep_dir(project: str) -> str:
     if _process.sweep_dir is None:
-        _process.sweep_dir = rundir.new_time_directory(Path(project).absolute(), datetime.now())
+        with run_files.made_below(project):
+            _process.sweep_dir = rundir.new_time_directory(Path(project).absolute(), datetime.now())
     return str(_process.sweep_dir)
 
 
@@ -174,6 +186,7 @@ def _take_chosen_directory(config: DictConfig, directory: Path) -> None:
     _process.run_dir, _process.restarted = directory, earlier is not None and earlier.absolute() == directory
     if not _process.restarted:
         rundir.refuse_run(directory, exist_ok=bool(config.exist_ok))
+        rundir.make(directory)
         restart.remember(os.environ, project, directory)
 
 
@@ -188,7 +201,3 @@ def _sweep_over_devices(overrides: Sequence[str]) -> str | None:
                 f"For one job on all of them write 'device=[{','.join(values)}]'."
             )
     return None
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"(\\*)'", r"\1\1\\'", text)

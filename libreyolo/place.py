@@ -53,13 +53,14 @@ def train_at(job: run.Job, seat: Seat, place: Place) -> run.Outcome:
 def _settle(job: run.Job, place: Place) -> Path:
     """Return the run directory: the resumed run's own, the one Hydra made, or a new one below project/name."""
     recipe = job.recipe
-    directory = rundir.settle(
-        recipe.project,
-        recipe.name,
-        exist_ok=recipe.exist_ok or place.restarted,
-        resume_dir=job.resumed.run_dir if job.resumed else None,
-        explicit=place.run_dir,
-    )
+    with run_files.made_below(recipe.project):
+        directory = rundir.settle(
+            recipe.project,
+            recipe.name,
+            exist_ok=recipe.exist_ok or place.restarted,
+            resume_dir=job.resumed.run_dir if job.resumed else None,
+            explicit=place.run_dir,
+        )
     if job.resumed is None and place.run_dir is None:
         restart.remember(os.environ, recipe.project, directory)
     return directory

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from libreyolo.engine import checkpoint
+from libreyolo.engine.progress import Progress
+from libreyolo.engine.refusal import not_finite_tensor
 from libreyolo.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -64,7 +66,27 @@ def open_checkpoint(path: Path) -> Resumed:
     content = checkpoint.read(path)
     if "optimizer" not in content or "progress" not in content:
         raise UserError(f"{path} holds weights but no training state to resume; train from it with weights={path}.")
+    _refuse_damaged(content, path)
     return Resumed(path, run_dir_of(path), content, dict(content["config"]))
+
+
+def _refuse_damaged(content: Mapping[str, Any], path: Path) -> None:
+    """Raise UserError where the training state is not what a run writes, or its weights are not finite. Whether it fits is seen when it is used."""
+    kinds = {"config": Mapping, "progress": Mapping, "optimizer": Mapping, **({"train_model": Mapping, "ema": Mapping} if "ema" in content else {})}
+    odd = next((key for key, kind in kinds.items() if not isinstance(content.get(key), kind)), None)
+    if odd is None and not all(isinstance(content["config"].get(key), str) for key in ("family", "size")):
+        odd = "config"
+    if odd is None:
+        try:
+            Progress.from_dict(dict(content["progress"]))
+        except ValueError:
+            odd = "progress"
+    if odd:
+        raise UserError(f"{path} cannot be resumed, because its {odd} is not what a run writes; train from its weights with weights={path}.")
+    weights = checkpoint.state_of({"model": content.get("train_model", content.get("model"))}, path)
+    broken = not_finite_tensor(weights)
+    if broken:
+        raise UserError(f"{path} cannot be resumed, because its weights are not finite (tensor {broken}): resume an earlier checkpoint of the run.")
 
 
 def merged_arguments(resumed: Resumed, typed: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,6 +94,8 @@ def merged_arguments(resumed: Resumed, typed: Mapping[str, Any]) -> dict[str, An
     saved = {k: v for k, v in resumed.config.items() if k not in OF_THE_COMMAND}
     if typed.get("batch") == -1 and "batch" in saved:  # what was measured then goes on: another batch would be another schedule
         typed = {name: value for name, value in typed.items() if name != "batch"}
+    if typed.get("pretrained") and typed["pretrained"] != saved.get("pretrained"):
+        raise UserError(f"pretrained={typed['pretrained']} and resume={resumed.path} both say where to start: give one of them.")
     for name, value in typed.items():
         if name in saved and saved[name] != value and name not in OF_THE_COMMAND:
             resumed.changes.append(f"resume: {name}={value} replaces the saved {name}={saved[name]}.")
@@ -94,11 +118,32 @@ def refuse_other_model(resumed: Resumed, family: str, size: str) -> None:
         raise UserError(f"{resumed.path} is a run of {saved}, not of {family}{size}: resume it with that model.")
 
 
+def refuse_other_classes(resumed: Resumed, names: Mapping[int, str]) -> None:
+    """Raise when the data has other classes than the run was trained on: another number of them, or one that both know under another id.
+
+    A class that is merely spelt anew goes on. names: of the data, empty where the task has no classes.
+    """
+    saved = {int(number): str(name) for number, name in dict(resumed.content.get("names") or {}).items()}
+    if not names or not saved:
+        return
+    if len(names) != len(saved):
+        raise UserError(
+            f"{resumed.path} was trained on {len(saved)} classes and the data has {len(names)} now: resume it with its own data, or train anew from "
+            f"its weights with weights={resumed.path}."
+        )
+    ids = {name: number for number, name in names.items()}
+    moved = [(name, number, ids[name]) for number, name in saved.items() if ids.get(name, number) != number and names[number] != name]
+    if moved:
+        name, before, now = moved[0]
+        raise UserError(f"{resumed.path} was trained with class {name!r} as id {before}, which is {now} in the data now: keep the old order.")
+
+
 def refuse_finished(resumed: Resumed, epochs: int) -> None:
     """Raise when nothing is left to train. More epochs than the run was planned for re-plan it: the learning rate goes on along the longer curve.
 
     A run that was ended between its last checkpoint and its end may go on: what comes after the last epoch is left of it.
     """
     done = int(resumed.content["progress"]["epoch"])
-    if done >= epochs and _is_closed(resumed.run_dir):
-        raise UserError(f"{resumed.path} has finished all {done} of its {epochs} epochs; give a larger epochs= to train on.")
+    if done > epochs or (done == epochs and _is_closed(resumed.run_dir)):
+        its = f"all {done} of its {epochs} epochs" if done == epochs else f"{done} epochs, more than epochs={epochs}"
+        raise UserError(f"{resumed.path} has finished {its}; give a larger epochs= to train on.")

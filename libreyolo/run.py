@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ from torch import nn
 from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, HasExample, Seat
+from libreyolo.data.loader_room import lost_workers_told
 from libreyolo.engine import checkpoint, collectives, rank_state
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.interruption import Interruption
@@ -32,7 +34,7 @@ from libreyolo.record.listeners import Listeners
 from libreyolo.record.report.listener import ReportListener
 from libreyolo.record.run_log import run_log
 from libreyolo.record.trackers import TrackedRun
-from libreyolo.resume import Resumed
+from libreyolo.resume import Resumed, refuse_other_classes
 from libreyolo.saving import Saver
 
 log = logging.getLogger(__name__)
@@ -76,7 +78,7 @@ def train(job: Job, seat: Seat, settle_directory: Callable[[], Path], interrupti
     _agree(job)
     run_dir = Path(collectives.broadcast_object(str(_on_rank_0(settle_directory, seat))))
     try:
-        with of_the_machine():
+        with of_the_machine(run_dir):
             return _train_in(run_dir, job, seat, interruption or Interruption())
     except Exception as error:
         if seat.rank == 0:
@@ -100,6 +102,21 @@ def _train_in(run_dir: Path, job: Job, seat: Seat, interruption: Interruption) -
             raise
 
 
+def refuse_missing_data(job: Job) -> None:
+    """Raise UserError for data that is plainly not there, before a directory is made or a process started."""
+    recipe = job.recipe
+    named = str(recipe.data if recipe.data is not None else recipe.data_dir)
+    if recipe.data is not None and recipe.data_dir is not None and not _below(job.cwd, recipe.data_dir).is_dir():
+        raise UserError(f"data_dir={recipe.data_dir}: there is no such folder; it replaces the `path:` of the data.yaml.")
+    if named != recipe.BUILT_IN and not any(os.path.lexists(f"{_below(job.cwd, named)}{suffix}") for suffix in ("", ".yaml", ".yml")):
+        assembly_for(job.family)(job.family, recipe, job.spec, job.cwd).close()  # its own sentence says where it looked
+
+
+def _below(cwd: Path, path: str) -> Path:
+    found = Path(path).expanduser()
+    return found if found.is_absolute() else cwd / found
+
+
 def _agree(job: Job) -> None:
     """Raise on every rank when one composed other arguments than rank 0: under torchrun each rank composes for itself."""
     own = {**asdict(job.recipe), "resume": str(job.resumed.path) if job.resumed else False}
@@ -121,11 +138,13 @@ def _on_rank_0(work: Callable[[], T], seat: Seat) -> T | None:
     mistake: Exception | None = None
     if seat.rank == 0:
         try:
-            made = work()
+            with of_the_machine():
+                made = work()
         except Exception as error:
             if not getattr(error, "one_sentence", False):
                 raise
             mistake = error
+            mistake.on_every_rank = True  # type: ignore[attr-defined]  # as it is from here on
     mistake = collectives.broadcast_object(mistake)
     if mistake is not None:
         raise mistake
@@ -159,6 +178,8 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     config = asdict(recipe)
     progress = Progress.from_dict(job.resumed.content["progress"]) if job.resumed else Progress()
     start_epoch = progress.epoch
+    if job.resumed:
+        refuse_other_classes(job.resumed, assembly.names)
     meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.judged_imgsz, job.extras)
     net = build.training_network(job.family, recipe, len(assembly.names), job.start)
     task = assembly.task()
@@ -190,7 +211,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
     saver.tell = listeners.tell
     if job.resumed:
-        training.load_state(job.resumed.content)
+        _load_state(training, job.resumed)
         inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
         log.info("Going on from %s after epoch %d%s.", job.resumed.path, start_epoch, inside)
         for change in job.resumed.changes:
@@ -220,12 +241,23 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     )
     listeners.tell("on_train_start", start)
     _profile(trainer, recipe, run_dir, seat, stack)
-    with _this_rank_alone():
+    with _this_rank_alone(), lost_workers_told():
         history = trainer.fit()
     average = saver.write_average(keep=not trainer.completed) if main else None
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
     listeners.tell("on_train_end", TrainEnd(run_dir, result, trainer.completed))
     return Outcome(run_dir, assembly.names, result)
+
+
+def _load_state(training: build.Training, resumed: Resumed) -> None:
+    """Put the checkpoint's state back. Raises UserError that names what was typed over the saved arguments, which is why it does not fit."""
+    try:
+        training.load_state(resumed.content, resumed.path)
+    except UserError as error:
+        if not resumed.changes:
+            raise
+        changes = "; ".join(change.removeprefix("resume: ").rstrip(".") for change in resumed.changes)
+        raise UserError(f"{resumed.path} cannot go on as asked ({changes}): leave that out, or start anew with weights={resumed.path}.") from error
 
 
 def _save_midway(saver: Saver, losses: LossLog, modules: list[nn.Module], seat: Seat) -> None:
@@ -263,9 +295,7 @@ def _profile(trainer: Trainer, recipe: Recipe, run_dir: Path, seat: Seat, stack:
         if seat.rank == 0:
             log.warning("profile=true is ignored with %d ranks: profile on one GPU.", seat.world_size)
         return
-    trainer.profiler = StepProfiler(
-        run_dir, trainer.bare, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace
-    )
+    trainer.profiler = StepProfiler(run_dir, seat.device, warmup=recipe.profile_warmup, steps=recipe.profile_steps, trace=recipe.profile_trace)
     stack.callback(trainer.profiler.close)
 
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,19 @@ import yaml
 
 from libreyolo.errors import UserError
 from libreyolo.record import shell
+from libreyolo.record.atomic import write_text
 
 PACKAGES = ("libreyolo-train", "torch", "torchvision", "numpy", "pillow", "hydra-core", "omegaconf", "faster-coco-eval")
+
+
+@contextlib.contextmanager
+def made_below(project: str | Path) -> Iterator[None]:
+    """Turn an OSError of making a run's directory into a UserError: a full or read-only disk, missing rights, a file in the way."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or project
+        raise UserError(f"{place} could not be made ({error.strerror or error}): choose another place for run directories with project=.") from error
 
 
 def write_config(run_dir: Path, config: dict[str, Any]) -> None:
@@ -32,7 +44,7 @@ def write_config(run_dir: Path, config: dict[str, Any]) -> None:
         f"#   python train.py {shlex.quote(shell.override('cfg', run_dir / 'train_config.yaml'))}\n"
         f"#   LibreYOLO(...).train(cfg={str(run_dir / 'train_config.yaml')!r})\n"
     )
-    _write(run_dir / "train_config.yaml", header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+    write_text(run_dir / "train_config.yaml", header + yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -54,7 +66,7 @@ def read_config(path: Path) -> dict[str, Any]:
 def write_environment(run_dir: Path, *, world_size: int, device: torch.device, source: Path) -> None:
     """Write environment.json: the command, versions, the git commit of `source`, the devices. A resumed run is appended."""
     path = run_dir / "environment.json"
-    entries = json.loads(path.read_text()) if path.exists() else []
+    entries = _earlier_environments(path)
     entries.append(
         {
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -70,19 +82,30 @@ def write_environment(run_dir: Path, *, world_size: int, device: torch.device, s
             "cpu_count": os.cpu_count(),
         }
     )
-    _write(path, json.dumps(entries, indent=2) + "\n")
+    write_text(path, json.dumps(entries, indent=2) + "\n")
+
+
+def _earlier_environments(path: Path) -> list[Any]:
+    """Return what the earlier lives of a run wrote; [] where nothing can be read, as after a crash of the machine."""
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return entries if isinstance(entries, list) else []
 
 
 def append_failure(run_dir: Path, error: BaseException) -> None:
-    """Write the traceback of what ended a run at the end of its train.log; once, however many tell it."""
+    """Write the traceback of what ended a run at the end of its train.log; once, however many tell it. Where that can't be written (the disk may be
+    what ended it), nothing happens."""
     path = run_dir / "train.log"
-    said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
-    if text.splitlines()[-1] in said:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} Training failed.\n{text}\n")
+    with contextlib.suppress(OSError):
+        said = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        if text.splitlines()[-1] in said:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} Training failed.\n{text}\n")
 
 
 def remove_unstarted(run_dir: Path) -> None:
@@ -104,7 +127,9 @@ def git_state(source: Path) -> dict[str, Any]:
 
 
 def _git(source: Path, *words: str) -> str:
-    run = subprocess.run(["git", "-C", str(source), *words], capture_output=True, text=True, timeout=10, check=True)
+    # `git status` would take the index's lock to refresh it, and a commit of the user's in that moment fail.
+    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
+    run = subprocess.run(["git", "-C", str(source), *words], env=environ, capture_output=True, text=True, timeout=10, check=True)
     return run.stdout.strip()
 
 
@@ -113,9 +138,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)

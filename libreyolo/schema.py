@@ -6,7 +6,9 @@ Both doors end in `resolve`: the Hydra door with the composed config, the Python
 from __future__ import annotations
 
 import pkgutil
+import re
 from collections.abc import Mapping
+from dataclasses import Field
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
@@ -60,14 +62,49 @@ def resolve(chosen: Family, size: str, values: Mapping[str, Any]) -> Recipe:
     from omegaconf.errors import OmegaConfBaseException
 
     given = {"imgsz": default_imgsz(chosen, size), **values, "family": chosen.name, "size": size}
+    for name in given:
+        if name not in recipe_fields(chosen.recipe) and name in key_names():
+            raise UserError(key_of_others(name, chosen))
     check_keys(chosen.recipe, given)
+    for name, own in (("family", chosen.name), ("size", size)):
+        if values.get(name, own) != own:
+            raise UserError(f"{name}={values[name]} is not that of the model, {chosen.name}{size}: another model is another name, LibreYOLO(...).")
+    for name, value in given.items():
+        _check_given(name, value, chosen.recipe)
+    plain = _plain(given)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(chosen.recipe), OmegaConf.create(_plain(given)))
-        resolved = OmegaConf.to_object(merged)
+        resolved = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(chosen.recipe), OmegaConf.create(plain)))
     except OmegaConfBaseException as error:
-        raise UserError(type_sentence(error, chosen.recipe, given)) from error
+        raise UserError(type_sentence(error, chosen.recipe, given) or _culprit(chosen.recipe, plain) or str(error).splitlines()[0]) from error
     assert isinstance(resolved, Recipe)
     return resolved
+
+
+def _check_given(name: str, value: Any, recipe: type[Recipe]) -> None:
+    """Raise for a value that OmegaConf would take although nobody can have meant it."""
+    if isinstance(value, str) and not value.strip():
+        raise UserError(f"{name} is empty: give it a value, or leave it out.")
+    if str(recipe_fields(recipe)[name].type).startswith("bool"):
+        check_flag(name, value)
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raise UserError for a number given as true or false: only 0 and 1 mean that."""
+    if isinstance(value, int) and value not in (0, 1):
+        raise UserError(wrong_type(name, value))
+
+
+def _culprit(recipe: type[Recipe], values: Mapping[str, Any]) -> str:
+    """Return the sentence for the first value that cannot be taken even by itself; "" where each can."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    for name, value in values.items():
+        try:
+            OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(recipe), OmegaConf.create({name: value})), resolve=True)
+        except OmegaConfBaseException:
+            return wrong_type(name, value, recipe)
+    return ""
 
 
 def default_imgsz(chosen: Family, size: str) -> int | list[int]:
@@ -81,19 +118,61 @@ def default_imgsz(chosen: Family, size: str) -> int | list[int]:
 
 
 def type_sentence(error: Exception, recipe: type[Recipe] | None = None, given: Mapping[str, Any] | None = None) -> str:
-    """Turn OmegaConf's type error into one sentence that names the key, its value and what it takes.
+    """Turn OmegaConf's type error into one sentence that names the key, its value and what it takes; "" where it names no key.
 
     recipe: whose keys; None: every family's. given: the values, where they are known.
     """
     name = str(getattr(error, "full_key", "") or "")
     root = name.split(".")[0].split("[")[0]
     first_line = str(error).splitlines()[0]
-    known = recipe_fields(recipe) if recipe else {name: f for each in families().values() for name, f in recipe_fields(each.recipe).items()}
-    if root in known:
-        kind = str(known[root].type)
-        value = first_line.split("'")[1] if first_line.count("'") >= 2 else (given or {}).get(root, "this value")
-        return f"{root}={value} has the wrong type: {root} takes {_kind_in_words(kind)} ({known[root].metadata['help']})."
-    return f"{first_line}{nearest(root, known)}" if root else first_line
+    if root == "":
+        return ""
+    if not kind_of(root, recipe):
+        return f"{first_line}{nearest(root, key_names())}"
+    said = _VALUE.search(first_line)
+    value = said[1] if said else "null" if "is not Optional" in first_line else (given or {}).get(root, _UNKNOWN)
+    return wrong_type(root, value, recipe)
+
+
+def key_of_others(name: str, chosen: Family | None) -> str:
+    """Return what to say of a key that other families have. chosen: the family that has not, where it is known."""
+    owners = [family.name for family in families().values() if name in recipe_fields(family.recipe)]
+    close = nearest(name, recipe_fields(chosen.recipe)) if chosen else ""
+    lacking = chosen.name if chosen else "this model"
+    return f"Unknown key '{name}'. It is a key of {', '.join(owners)}, not of {lacking}.{close} All keys: python train.py --help."
+
+
+# How OmegaConf quotes the value that it could not convert.
+_VALUE = re.compile(r"(?:Value|to string:) '(.*?)'(?: of type '\w+'| could| is not a valid|$)")
+_UNKNOWN = object()  # a value that nobody can tell
+
+
+def wrong_type(name: str, value: Any, recipe: type[Recipe] | None = None) -> str:
+    """Return the sentence for a value of a kind that the key does not take."""
+    shown = name if value is _UNKNOWN else f"{name}={'null' if value is None else value}"
+    field = _field_of(name, recipe)
+    assert field is not None, name
+    if str(field.type) == "Any":
+        return f"{shown} has the wrong type; {name} takes: {field.metadata['help']}."
+    return f"{shown} has the wrong type: {name} takes {_kind_in_words(str(field.type))} ({field.metadata['help']})."
+
+
+def kind_of(name: str, recipe: type[Recipe] | None = None) -> str:
+    """Return the declared type of a key ("int", "str | None"), "" for one that there is not. recipe: whose key; None: any family's."""
+    field = _field_of(name, recipe)
+    return str(field.type) if field else ""
+
+
+def _field_of(name: str, recipe: type[Recipe] | None) -> Field[Any] | None:
+    if recipe is not None:
+        return recipe_fields(recipe).get(name)
+    return next((found for each in families().values() if (found := recipe_fields(each.recipe).get(name))), None)
+
+
+@lru_cache(maxsize=1)
+def key_names() -> frozenset[str]:
+    """Return every key of every family."""
+    return frozenset(name for f in families().values() for name in recipe_fields(f.recipe))
 
 
 def _kind_in_words(kind: str) -> str:
@@ -111,14 +190,14 @@ def _kind_in_words(kind: str) -> str:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values that OmegaConf can hold: tuples as lists, paths as text, NumPy scalars as numbers."""
+    """Return values that OmegaConf can hold: tuples as lists, paths and torch devices as text, NumPy scalars as numbers."""
     return {name: _plain_value(value) for name, value in values.items()}
 
 
 def _plain_value(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, range)):
         return [_plain_value(v) for v in value]
-    if hasattr(value, "__fspath__"):
+    if hasattr(value, "__fspath__") or (hasattr(value, "type") and hasattr(value, "index")):  # a torch.device
         return str(value)
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         return value.item()

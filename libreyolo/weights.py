@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.hub import download_url_to_file
 
 from libreyolo.engine import checkpoint
+from libreyolo.engine.refusal import not_finite_tensor
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.family import FILE_SUFFIX, Family
 from libreyolo.record.atomic import write_bytes
@@ -52,6 +53,8 @@ def find(name: str, cwd: Path) -> Path:
     published file is fetched into `weights/`. Raises UserError.
     """
     path = Path(name).expanduser()
+    if "://" in name:
+        raise UserError(f"{name} is an address, not a file: download it, and give the path of the file.")
     if path.name != name:
         place = path if path.is_absolute() else cwd / path
         if place.exists():
@@ -202,7 +205,8 @@ def transfer(net: nn.Module, state: Mapping[str, Tensor]) -> tuple[int, int]:
 
 
 def load_whole(net: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
-    """Load a state that must fit completely, tensors of training-only branches left aside. Raises UserError naming the first that does not.
+    """Load a state that must fit completely, tensors of training-only branches left aside. Raises UserError naming the first that does not, or
+    that is not finite.
 
     BatchNorm's step counters, which no evaluation reads, may be missing: old files left them out.
     """
@@ -212,4 +216,13 @@ def load_whole(net: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
             raise UserError(f"{path} lacks the tensor {name}: it is not a complete network of this size.")
         if state[name].shape != tensor.shape:
             raise UserError(f"{path}: tensor {name} has shape {list(state[name].shape)}, this network needs {list(tensor.shape)}.")
-    net.load_state_dict({k: state[k] for k in own}, strict=False)
+    taken = {k: state[k] for k in own}
+    refuse_infinite(taken, str(path))
+    net.load_state_dict(taken, strict=False)
+
+
+def refuse_infinite(state: Mapping[str, Tensor], origin: str) -> None:
+    """Raise UserError where a tensor that a network is to take holds an infinity or NaN: no prediction and no training comes of it."""
+    broken = not_finite_tensor(state)
+    if broken:
+        raise UserError(f"{origin} holds numbers that are not finite (tensor {broken}), as a training that failed leaves them: use another file.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,7 +62,14 @@ class BoxData(Splits[R, ImageSet]):
 
 
 def refuse_classes(classes: Sequence[int] | None, names: dict[int, str]) -> None:
-    """Raise UserError for the first wanted class id that a model does not have."""
-    unknown = [c for c in classes or () if c not in names]
+    """Raise UserError where `classes` is no list of ids, an empty one, or has an id that a model does not have."""
+    if classes is None:
+        return
+    if isinstance(classes, (str, Mapping)) or not isinstance(classes, Iterable):
+        raise UserError(f"classes={classes!r} must be a list of class ids, like [0, 2].")
+    wanted = list(classes)
+    if not wanted:
+        raise UserError("classes=[] would keep nothing; leave it out to keep every class.")
+    unknown = [c for c in wanted if isinstance(c, bool) or c not in names]
     if unknown:
-        raise UserError(f"classes={list(classes or ())}: this model has no class {unknown[0]}, its classes are 0 to {len(names) - 1}.")
+        raise UserError(f"classes={wanted}: this model has no class {unknown[0]}, its classes are 0 to {len(names) - 1}.")

@@ -74,7 +74,7 @@ def _check_settings(names: dict[int, str], *, conf: float, iou: float, max_det: 
     """Raise UserError for a setting that would quietly give nothing."""
     checks.in_range("conf", conf, 0.0, 1.0)
     checks.in_range("iou", iou, 0.0, 1.0)
-    checks.at_least("max_det", max_det, 1)
+    checks.count("max_det", max_det)
     refuse_classes(classes, names)
 
 

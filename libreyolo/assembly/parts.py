@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 
+from libreyolo.data.counterparts import composed
 from libreyolo.data.loader import available_cpus, resolve_workers
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.batch import Batch
@@ -105,3 +106,35 @@ def refuse_unknown(given: Mapping[str, Any], known: Iterable[str], what: str) ->
         if name not in allowed:
             knows = f"it has {', '.join(allowed)}" if allowed else "it has no such settings"
             raise UserError(f"{name}={given[name]} means nothing for {what}: {knows}.{nearest(name, allowed)}")
+
+
+def refuse_other_classes(data: Any, found: Mapping[int, str], known: Mapping[int, str]) -> None:
+    """Raise UserError where the classes of a data set, `found`, are not those of the model, `known`: another number, or one with another id.
+
+    Names that the model lacks are only warned about: ids are compared, and a set may be labelled in another language.
+    """
+    if len(found) != len(known):
+        raise UserError(f"{data} has {len(found)} classes and this model {len(known)}: they must agree to be compared.")
+    own = {_plain(name): class_id for class_id, name in known.items()}
+    other = [class_id for class_id, name in found.items() if _plain(name) != _plain(known[class_id])]
+    moved = next((class_id for class_id in other if _plain(found[class_id]) in own), None)
+    if moved is not None:
+        name = found[moved]
+        raise UserError(
+            f"{data} has the classes of this model in another order ({name} is {moved} there, {own[_plain(name)]} here): give them the order of the "
+            "model's names."
+        )
+    if other:
+        first = other[0]
+        log.warning(
+            "%s: %d classes have other names than in the model (%d is %s, in the model %s); ids are compared.",
+            data,
+            len(other),
+            first,
+            found[first],
+            known[first],
+        )
+
+
+def _plain(name: str) -> str:
+    return composed(name.strip()).casefold()

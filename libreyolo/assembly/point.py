@@ -81,7 +81,7 @@ class PointAssembly(BoxData[PointRecipe]):
         refuse_unknown(settings, PREDICTION, "predicting points")
         given = PREDICTION | settings
         checks.in_range("conf", given["conf"], 0.0, 1.0)
-        checks.at_least("max_det", given["max_det"], 1)
+        checks.count("max_det", given["max_det"])
         refuse_classes(given["classes"], names)
         task = PointTask(
             criterion=None,

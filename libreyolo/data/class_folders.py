@@ -8,7 +8,8 @@ Rules:
 - `training` is read as `train`, `valid`, `validation` and `dev` as `val`, `testing` as `test`, all in any case; of two folders for one split the
   first of this order is used, with a warning.
 - The classes are the training split's class folders in the order of their names, as Python sorts text. `names` of a data.yaml, where given, must be
-  those names, and then gives the order.
+  those names, and then gives the order. Names that look the same are the same (counterparts.py); one with control characters is refused, as in a
+  data.yaml.
 - Every picture lies directly in its class folder: pictures in a folder below one are refused. Pictures beside the class folders are skipped, by name.
 - Files and folders whose name starts with a dot, and `__MACOSX`, are passed over; pictures of formats that are not read, with a warning. Links are
   followed.
@@ -24,9 +25,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from libreyolo.data.class_shapes import built_in_class_shapes
+from libreyolo.data.counterparts import composed
 from libreyolo.data.dataset_yaml import absolute, candidates, find_yaml, read_yaml
 from libreyolo.data.decode import PICTURE_SUFFIXES, UNREAD_SUFFIXES
-from libreyolo.data.sources import Listing
+from libreyolo.data.sources import Listing, is_folder
 from libreyolo.errors import UserError, nearest, printable
 
 logger = logging.getLogger(__name__)
@@ -75,13 +77,14 @@ def list_split(found: ClassFolders, split: str) -> ClassListing:
     for folder in found.folders[split]:
         skipped += [(path, "it lies beside the class folders, in none of them") for path in _pictures_in(folder)]
         for class_folder in _class_folders(folder):
-            if class_folder.name not in ids:
-                hint = nearest(class_folder.name, ids)
+            name = composed(class_folder.name)
+            if name not in ids:
+                hint = nearest(name, ids)
                 raise UserError(f"{class_folder} is a class that the training split of {found.place} does not have.{hint} Rename or remove it.")
             own = _flat_pictures(class_folder)
             unread += _files_of(class_folder, UNREAD_SUFFIXES)
             num_listed += len(own)
-            pictures |= dict.fromkeys(own, ids[class_folder.name])
+            pictures |= dict.fromkeys(own, ids[name])
     if num_listed > len(pictures):
         logger.warning("%s: %s names %d pictures more than once; each is used once.", found.place, split, num_listed - len(pictures))
     ordered = sorted(pictures)
@@ -165,12 +168,15 @@ def _yaml_folders(path: Path, root: Path | None) -> tuple[dict[str, tuple[Path, 
                 raise UserError(f"{path}: {split}: {source!r} is no folder of class folders (tried {tried}); name one, or a list of those.")
             found.append(folder)
         folders[split] = tuple(found)
-    return folders, tuple(description.names[i] for i in sorted(description.names))
+    return folders, tuple(composed(description.names[i]) for i in sorted(description.names))
 
 
 def _names(place: Path, folders: tuple[Path, ...], wanted: tuple[str, ...]) -> dict[int, str]:
     """Return the classes of the training folders by id."""
-    known = sorted({class_folder.name for folder in folders for class_folder in _class_folders(folder)})
+    class_folders = [class_folder for folder in folders for class_folder in _class_folders(folder)]
+    for odd in (class_folder for class_folder in class_folders if printable(class_folder.name) != class_folder.name):
+        raise UserError(f"{odd}: the name of a class must not hold control characters; rename the folder.")
+    known = sorted({composed(class_folder.name) for class_folder in class_folders})
     if not known:
         shown = " and ".join(str(folder) for folder in folders)
         loose = next((path for folder in folders for path in _pictures_in(folder)), None)
@@ -213,7 +219,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _class_folders(folder: Path) -> list[Path]:
-    return [Path(entry.path) for entry in _entries(folder) if entry.is_dir()]
+    return [Path(entry.path) for entry in _entries(folder) if is_folder(entry)]
 
 
 def _pictures_in(folder: Path) -> list[str]:
@@ -223,7 +229,7 @@ def _pictures_in(folder: Path) -> list[str]:
 
 def _files_of(folder: Path, suffixes: frozenset[str]) -> list[str]:
     entries = _entries(folder)
-    return [entry.path for entry in entries if os.path.splitext(entry.name)[1].lower() in suffixes and not entry.is_dir()]  # noqa: PTH122
+    return [entry.path for entry in entries if os.path.splitext(entry.name)[1].lower() in suffixes and not is_folder(entry)]  # noqa: PTH122
 
 
 def _flat_pictures(class_folder: Path) -> list[str]:

@@ -16,7 +16,7 @@ from libreyolo.data.scan import Findings, read_split, refuse_split, stamps_of
 from libreyolo.data.scan_result import Scan
 from libreyolo.data.sources import Listing
 
-READER_VERSION = 1  # raise it when a rule of class_folders.py or decode.py changes: it makes every cached scan stale
+READER_VERSION = 2  # raise it when a rule of class_folders.py or decode.py changes: it makes every cached scan stale
 
 
 class WholePictures:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from libreyolo.data.class_folders import ClassFolders, find_class_folders, list_split
 from libreyolo.data.class_scan import scan_classes
+from libreyolo.data.counterparts import composed
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
@@ -105,5 +106,5 @@ def _refuse_lost_classes(images: ImageSet, names: dict[int, str], report: SplitR
     counts: NDArray[np.int64] = images.labels_histogram()
     lost = [names[k] for k in np.flatnonzero(counts == 0).tolist()]
     if lost:
-        path, reason = next((entry for entry in report.skipped if Path(entry[0]).parent.name == lost[0]), ("", ""))
+        path, reason = next((entry for entry in report.skipped if composed(Path(entry[0]).parent.name) == lost[0]), ("", ""))
         raise UserError(f"train: no picture of class {lost[0]} is usable (for example {path}: {reason}); repair them, or remove the class.")

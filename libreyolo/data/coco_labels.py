@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from libreyolo.data.counterparts import composed
 from libreyolo.data.dataset_yaml import shown
 from libreyolo.data.labels import LabelFile, RowError, Rows, UselessRowError, edges_of_box
 from libreyolo.errors import UserError
@@ -39,6 +40,8 @@ class CocoLabels:
         content = self._content()
         for number, category in enumerate(self._records(content, "categories")):
             identity = self._identity(category, "id", f"categories[{number}]")
+            if identity in self._class_of:
+                raise UserError(f"{self._path}: categories[{number}] has the id {shown(identity)} of an earlier category; give each its own.")
             self._class_of[identity] = self._class_named(str(category.get("name", identity)))
         images = self._records(content, "images")
         self._place_images(images)
@@ -88,13 +91,15 @@ class CocoLabels:
 
     def _identity(self, record: dict[str, Any], key: str, where: str) -> int | str:
         value = record.get(key)
+        if isinstance(value, float) and value.is_integer():  # as tables write whole numbers
+            return int(value)
         if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise UserError(f"{self._path}: {where} has no {key} that is a number or a text, but {shown(value)}; correct it.")
+            raise UserError(f"{self._path}: {where} has no {key} that is a whole number or a text, but {shown(value)}; correct it.")
         return value
 
     def _class_named(self, name: str) -> int | str:
         """Return the class of that name, in any case where no name fits exactly; the name itself where there is none."""
-        for alike in (lambda text: text, lambda text: text.strip().casefold()):
+        for alike in (lambda text: text, lambda text: composed(text.strip()).casefold()):
             found = [class_id for class_id, other in self._names.items() if alike(other) == alike(name)]
             if len(found) == 1:
                 return found[0]
@@ -103,7 +108,7 @@ class CocoLabels:
     def _place_images(self, images: list[dict[str, Any]]) -> None:
         by_name: dict[str, list[int]] = defaultdict(list)
         for place, picture in enumerate(self._pictures):
-            by_name[PurePosixPath(picture).name].append(place)
+            by_name[composed(PurePosixPath(picture).name)].append(place)
         seen: set[Any] = set()
         for number, image in enumerate(images):
             file_name = image.get("file_name")
@@ -120,9 +125,9 @@ class CocoLabels:
                 self._images[found] = image
 
     def _place_of(self, file_name: str, by_name: dict[str, list[int]]) -> int | None:
-        parts = [part for part in file_name.replace("\\", "/").split("/") if part not in ("", ".")]
+        parts = [composed(part) for part in file_name.replace("\\", "/").split("/") if part not in ("", ".")]
         named = by_name.get(parts[-1], []) if parts else []
-        ending = [place for place in named if PurePosixPath(self._pictures[place]).parts[-len(parts) :] == tuple(parts)]
+        ending = [place for place in named if PurePosixPath(composed(self._pictures[place])).parts[-len(parts) :] == tuple(parts)]
         found = ending or named
         if len(found) > 1:
             two = f"{self._pictures[found[0]]} or {self._pictures[found[1]]}"
@@ -130,7 +135,10 @@ class CocoLabels:
         return found[0] if found else None
 
     def _row(self, annotation: dict[str, Any], hw: tuple[int, int]) -> tuple[int, tuple[float, float, float, float]]:
-        if annotation.get("iscrowd"):
+        crowd = annotation.get("iscrowd")
+        if crowd not in (None, 0, 1, "0", "1"):
+            raise RowError(f"has iscrowd {shown(crowd)}, which is neither 0 nor 1")
+        if crowd in (1, "1"):
             raise UselessRowError("is a crowd region, not an object")
         category = annotation.get("category_id")
         if isinstance(category, (list, dict)) or category not in self._class_of:

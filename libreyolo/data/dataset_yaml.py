@@ -8,7 +8,7 @@ Rules:
   folder; "~/sets" is the home folder.
 - `train`, `val`, `test`: a folder, a .txt list, a picture, a glob, or a list of those. `valid` is read as `val` where `val` is not given.
 - A relative source is looked for below `path`, then below the yaml's folder; `../x` also as `x` below the yaml's folder, because a well
-  known exporter writes it so. Backslashes are read as slashes.
+  known exporter writes it so. Backslashes are read as slashes. Where nothing is found, white space around it means nothing.
 - `names` is a list or a mapping from class id to name; a hole in a mapping becomes class_i with a warning. `nc` may be left out. Spaces around a
   name mean nothing; one that holds control characters is refused, since names end up on terminals, in tables and in files.
 - `annotations: {train: x.json, val: y.json}` gives a split's boxes as COCO json instead of label files (coco_labels.py says how); the files are
@@ -94,6 +94,11 @@ def absolute(path: str | Path, base: Path) -> Path:
     return Path(os.path.abspath(base / expanded))  # noqa: PTH100 - resolve() would follow links and lose an `images` folder
 
 
+def is_absolute(text: str) -> bool:
+    """Whether text (with slashes) begins at a root, of this system or another: a folder's name can't."""
+    return text.startswith(("/", "~")) or re.match(r"[A-Za-z]:", text) is not None
+
+
 def exists(path: Path) -> bool:
     """Whether there is a file or folder; False also for a name that is too long. Raises UserError where permissions hide the answer."""
     try:
@@ -126,7 +131,8 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
     if str(data) in BUILT_IN:
         return BUILT_IN[str(data)]()
     places = ", ".join(str(candidate) for candidate in tried)
-    raise UserError(f"data={str(data)!r} was not found (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
+    what = "is a folder that holds no data.yaml" if place.is_dir() else "was not found"
+    raise UserError(f"data={str(data)!r} {what} (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
 
 
 def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:
@@ -143,7 +149,8 @@ def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:
     if not sources["val"]:
         sources["val"] = _sources(path, content, "valid")
     if not sources["train"]:
-        raise UserError(f"{path}: there is no train: key with the training pictures; add it{_misspelt('train', content)}.")
+        coco = " beside names: and annotations:, for this is a COCO file and no data.yaml" if "images" in content and "annotations" in content else ""
+        raise UserError(f"{path}: {_lacks('train', content, 'the training pictures')}; add it{coco or _misspelt('train', content)}.")
     root = absolute(_slashes(root_text), folder)
     found = DatasetYaml(path, root, {}, sources, "download" in content, content)
     if not with_classes:
@@ -152,12 +159,13 @@ def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:
 
 
 def candidates(source: str, description: DatasetYaml) -> list[Path]:
-    """Return the absolute places where a source of the yaml may be, in the order they are tried."""
-    text = _slashes(source)
+    """Return the absolute places where a source of the yaml may be, in the order they are tried; as written, then without white space around it."""
     folder = description.path.parent
-    places = [absolute(text, description.root), absolute(text, folder)]
-    if text.startswith("../"):
-        places.append(absolute(text[3:], folder))
+    places = []
+    for text in dict.fromkeys((_slashes(source), _slashes(source).strip())):
+        places += [absolute(text, description.root), absolute(text, folder)]
+        if text.startswith("../"):
+            places.append(absolute(text[3:], folder))
     return list(dict.fromkeys(places))
 
 
@@ -195,6 +203,8 @@ def _mapping(path: Path) -> dict[str, Any]:
     try:
         content = yaml.load(raw.decode("utf-8-sig"), _TextLoader)  # a SafeLoader with fewer types
     except UnicodeDecodeError as error:
+        if b"\0" in raw and not raw.startswith((b"\xff\xfe", b"\xfe\xff")):  # text as UTF-16 has such bytes too
+            raise UserError(f"{path} is no text, so no data set description; give the data.yaml (of an archive, after unpacking it).") from error
         line = raw[: error.start].count(b"\n") + 1
         raise UserError(f"{path}:{line}: the file is not UTF-8 text; save it as UTF-8.") from error
     except yaml.MarkedYAMLError as error:
@@ -233,7 +243,7 @@ def _names(path: Path, content: dict[str, Any]) -> dict[int, str]:
             raise UserError(f"{path}: nc={nc}, but there must be at least one class.")
     if names is None and nc is None:
         hint = " (class ids follow its order; each name is a category's)" if "annotations" in content else _misspelt("names", content)
-        raise UserError(f"{path}: there is no names: key with the names of the classes; add it{hint}.")
+        raise UserError(f"{path}: {_lacks('names', content, 'the names of the classes')}; add it{hint}.")
     if isinstance(names, list):
         known = {index: name for index, name in enumerate(names) if name is not None}
         length = len(names)
@@ -284,8 +294,12 @@ def _filled(path: Path, known: dict[int, str], nc: int) -> dict[int, str]:
     return {key: known.get(key, f"class_{key}") for key in range(nc)}
 
 
+def _lacks(key: str, content: dict[str, Any], what: str) -> str:
+    return f"{key}: is empty, it must hold {what}" if key in content else f"there is no {key}: key with {what}"
+
+
 def _misspelt(key: str, content: dict[str, Any]) -> str:
-    found = get_close_matches(key, [str(other) for other in content], n=1, cutoff=0.6)
+    found = get_close_matches(key, [str(other) for other in content], n=1, cutoff=0.6) if key not in content else []
     return f" (is {found[0]!r} a misspelling of it?)" if found else ""
 
 

@@ -29,6 +29,16 @@ UNREAD_SUFFIXES = frozenset(
 )
 # Pillow knows more, among them formats that start other programs (EPS); what a data set needs is these.
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF", "GIF")
+# (place, bytes there, what the file is) of what bears a picture's name and is of no format that is read. `ftyp` alone is a video's.
+_UNREAD_MARKS = (
+    *((4, b"ftyp" + brand, "HEIC") for brand in (b"heic", b"heix", b"heim", b"hevc", b"mif1", b"msf1")),
+    *((4, b"ftyp" + brand, "AVIF") for brand in (b"avif", b"avis")),
+    (4, b"jP  ", "JPEG 2000"),
+    (4, b"JXL ", "JPEG XL"),
+    (4, b"ftyp", "video"),
+    (8, b"AVI ", "video"),
+    (0, b"\x1aE\xdf\xa3", "video"),
+)
 _GREY = (114, 114, 114, 255)
 _ORIENTATION_TAG = 0x0112
 _TRANSPOSE = {
@@ -74,7 +84,7 @@ def probe_picture(path: str | Path) -> tuple[int, int]:
     except PictureError:
         raise
     except Exception as error:  # on garbage, Pillow's readers raise anything from SyntaxError to struct.error
-        raise PictureError(_reason(error)) from error
+        raise PictureError(_reason(error, path)) from error
     h, w, _ = decode_picture(path).shape
     return h, w
 
@@ -105,7 +115,7 @@ def decode_picture(path: str | Path, target_hw: tuple[int, int] | None = None) -
     except PictureError:
         raise
     except Exception as error:  # see probe_picture
-        raise PictureError(_reason(error)) from error
+        raise PictureError(_reason(error, path)) from error
 
 
 def picture_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
@@ -182,11 +192,26 @@ def _has_whole_tail(path: str | Path, format_name: str | None) -> bool:
     return format_name == "PNG" and b"IEND\xaeB`\x82" in tail
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: Exception, path: str | Path | None = None) -> str:
     if isinstance(error, Image.UnidentifiedImageError):
-        return "it is not a picture"
+        return "it is not a picture" if path is None else _what_else(path)
     if isinstance(error, FileNotFoundError):
         return "there is no such file"
     if isinstance(error, OSError) and error.strerror:
         return f"it cannot be read ({error.strerror})"
     return f"it cannot be decoded ({str(error) or type(error).__name__})"
+
+
+def _what_else(path: str | Path) -> str:
+    """Return what a file is that can't be read as a picture, and what to do, by its first bytes."""
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(64)
+    except OSError:
+        head = b""
+    if head.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer: fetch the picture with git lfs pull"
+    kind = next((kind for at, mark, kind in _UNREAD_MARKS if head[at : at + len(mark)] == mark), None)
+    if kind == "video":
+        return "it is a video: take pictures out of it first"
+    return "it is not a picture" if kind is None else f"it is a picture of the format {kind}, which is not read: convert it to JPEG or PNG"

@@ -1,7 +1,7 @@
 """A YOLO-format detection set as users have it -> pictures and boxes for train, val and test.
 
 The rules are written where they are kept: data.yaml in dataset_yaml.py, folders and lists in sources.py, label rows in labels.py, COCO json in
-coco_labels.py, picture files in decode.py, where labels are looked for and what is skipped in scan.py.
+coco_labels.py, picture files in decode.py, where labels are looked for in counterparts.py, what is skipped in scan.py.
 """
 
 from __future__ import annotations
@@ -13,14 +13,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from libreyolo.data.counterparts import label_paths
 from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
 from libreyolo.data.scan import scan_pictures
 from libreyolo.data.scan_result import SplitReport
-from libreyolo.data.sources import list_pictures
-from libreyolo.errors import UserError
+from libreyolo.data.sources import Listing, list_pictures
+from libreyolo.data.strays import stray_note
+from libreyolo.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class DetectionData:
     @cached_property
     def test(self) -> ImageSet | None:
         """The test pictures, scanned when first asked for; None where the set has none."""
-        return _load_split(self.description, "test", self.options, self.report)
+        return _load_split(list_pictures(self.description, "test"), self.description, "test", self.options, self.report)
 
 
 def load_detection(
@@ -89,22 +91,24 @@ def load_detection(
         description = replace(description, root=absolute(root, base))
     options = _Options(single_cls, _checked_classes(classes, description), cache, max_hw)
     report: dict[str, SplitReport] = {}
-    train = _load_split(description, "train", options, report)
+    listings = {split: list_pictures(description, split) for split in ("train", "val")}
+    train = _load_split(listings["train"], description, "train", options, report)
     if train is None:
-        unread = list_pictures(description, "train").unread_note()
+        unread = listings["train"].unread_note()
         raise UserError(f"{description.path}: train: holds no picture{' (' + unread + ')' if unread else ''}; correct it.")
     if len(train.label_rows) == 0:
-        logger.warning("%s: no training picture has a box; nothing can be learnt from background alone.", description.path)
-    val = _load_split(description, "val", options, report)
+        places = f" (labels were looked for at {label_paths([str(train.path(0))])[0]} and so on)" if report["train"].num_missing_labels else ""
+        logger.warning("%s: no training picture has a box%s; nothing can be learnt from background alone.", description.path, printable(places))
+    val = _load_split(listings["val"], description, "val", options, report)
     if val is None:
         logger.warning("%s: there are no val: pictures, so nothing is validated.", description.path)
+    _warn_of_strays(description, listings, report)
     names = {0: SINGLE_NAME} if single_cls else description.names
     return DetectionData(description.path, names, train, val, report, description, options)
 
 
-def _load_split(description: DatasetYaml, split: str, options: _Options, report: dict[str, SplitReport]) -> ImageSet | None:
+def _load_split(listing: Listing, description: DatasetYaml, split: str, options: _Options, report: dict[str, SplitReport]) -> ImageSet | None:
     """Scan a split and note its report; None where it names no picture at all."""
-    listing = list_pictures(description, split)
     if not listing.pictures and not listing.skipped:
         return None
     scan = scan_pictures(listing, split=split, description=description)
@@ -128,6 +132,15 @@ def _load_split(description: DatasetYaml, split: str, options: _Options, report:
     elif options.cache == "disk":
         images.cache = disk_pictures(images, options.max_hw)
     return images
+
+
+def _warn_of_strays(description: DatasetYaml, listings: dict[str, Listing], report: dict[str, SplitReport]) -> None:
+    """Tell of pictures without a label file beside label files without a picture: most likely they belong together."""
+    if not any(told.num_missing_labels for told in report.values()):
+        return
+    note = stray_note(description, [p for split, listing in listings.items() if split not in description.annotations for p in listing.pictures])
+    if note:
+        logger.warning("%s: %s.", description.path, printable(note))
 
 
 def _checked_classes(classes: Sequence[int] | None, description: DatasetYaml) -> tuple[int, ...] | None:

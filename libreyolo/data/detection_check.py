@@ -5,7 +5,6 @@ Reads every file and writes none; nothing comes from a cache.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from libreyolo.data.counterparts import shared_files
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
 from libreyolo.data.picture_check import find_leaks, look_at_all
 from libreyolo.data.picture_facts import PictureFacts
 from libreyolo.data.scan import Findings, TextLabels, hint_of_ids, label_source, read_split, refuse_split
 from libreyolo.data.sources import list_pictures
+from libreyolo.data.strays import stray_labels
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
 
@@ -125,8 +126,7 @@ def _note_labels(found: Findings, pictures: list[str], label_files: list[str], s
         report.add("warning", split, "no picture has a label file; they are looked for at these places", label_files[:3])
     elif told.num_pictures and not told.num_boxes:
         report.add("warning", split, "no picture has a box")
-    shared = [file for file, count in Counter(label_files).items() if count > 1 and Path(file).exists()]
-    report.add_all("warning", split, "label files of several pictures each (one name, two suffixes)", shared)
+    report.add_all("warning", split, "label files of several pictures each (one name, two suffixes)", shared_files(label_files))
     tiny, twice = [], []
     for place, picture in enumerate(pictures):
         rows = slice(scan.offsets[place], scan.offsets[place + 1])
@@ -161,15 +161,11 @@ def _count_classes(description: DatasetYaml, splits: dict[str, _Split], report: 
 
 
 def _find_orphans(splits: dict[str, _Split], report: DataReport) -> None:
-    """Label files in the folders of labels that belong to no picture of any split."""
-    used = {file for checked in splits.values() for file in checked.label_files}
-    lists = {"classes.txt", "readme.txt", "train.txt", "val.txt", "test.txt", "labels.txt", "notes.txt"}
-    orphans = []
-    for folder in sorted({Path(file).parent for file in used}):
-        if folder.is_dir():
-            texts = (path for path in folder.iterdir() if path.suffix.lower() == ".txt" and path.name.lower() not in lists)
-            orphans += sorted(str(path) for path in texts if str(path) not in used)
-    report.add_all("warning", "", "label files that belong to no picture", orphans)
+    """Label files that belong to no picture of any split."""
+    with_files = [checked for checked in splits.values() if checked.label_files]
+    pictures = [picture for checked in with_files for picture in checked.pictures]
+    strays = stray_labels(pictures, [file for checked in with_files for file in checked.label_files])
+    report.add_all("warning", "", "label files that belong to no picture", strays)
 
 
 def _samples(checked: _Split, count: int) -> list[LabelledPicture]:

@@ -7,15 +7,16 @@ batch into the batch that a step takes (on the device).
 from __future__ import annotations
 
 import logging
+import multiprocessing.queues
 import os
 import random
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
-from functools import partial
-from pathlib import Path
+from functools import cache, partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader
 
-from libreyolo.data.loader_room import check_open_files, shared_memory_advice
+from libreyolo.data.loader_room import check_open_files, lost_workers_told, shared_memory_advice
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.data.socket_folder import keep_socket_paths_short
 from libreyolo.errors import UserError
@@ -171,7 +172,9 @@ class Loader(Generic[B]):
         self._iterator = None
         if self._data_loader is None:
             self._data_loader = self._start()
-        self._iterator = iter(self._data_loader)
+        # The thread that pins batches makes the device that is current now its own, and would open a context on GPU 0 for one that is not in use.
+        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+            self._iterator = iter(self._data_loader)
         try:
             while True:
                 if self._pass != this_pass:
@@ -189,12 +192,8 @@ class Loader(Generic[B]):
         began = time.perf_counter()
         assert self._iterator is not None
         try:
-            with record_function(WAIT):
+            with lost_workers_told(), record_function(WAIT):
                 host = next(self._iterator, None)
-        except RuntimeError as error:
-            if "DataLoader worker" in str(error) and ("exited unexpectedly" in str(error) or "killed by signal" in str(error)):
-                raise UserError(_lost_worker(str(error))) from error
-            raise
         finally:
             self._waiting_seconds += time.perf_counter() - began
         if isinstance(host, _Failure):
@@ -207,7 +206,7 @@ class Loader(Generic[B]):
         return host
 
     def _ahead_on_side_stream(self, hosts: Iterator[Any]) -> Iterator[B]:
-        side = torch.cuda.Stream(self.device)
+        side = _side_stream(self.device)
 
         def launch() -> tuple[B, torch.cuda.Event] | None:
             host = next(hosts, None)
@@ -250,6 +249,15 @@ class Loader(Generic[B]):
         )
 
 
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which all loaders of a device prepare: memory that a stream has used is used again by this stream alone.
+
+    With one for every epoch, each would keep a batch's memory for itself.
+    """
+    return torch.cuda.Stream(device)
+
+
 class _EpochPlan:
     """What a DataLoader takes for its batch sampler. Iterated in the main process, so that setting the epoch reaches persistent workers."""
 
@@ -275,12 +283,20 @@ def _start_worker(seed: int, worker: int) -> None:
         signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(SECONDS_AFTER_SIGTERM))
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_with_lost_batch)  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     # No draw of ours depends on these states; code of others in a worker gets different ones per rank and worker all the same.
     own = derive(seed, "worker", worker)
     random.seed(own)
     np.random.seed(own % 2**32)
     torch.manual_seed(own)
+
+
+def _end_with_lost_batch(error: Exception, batch: Any) -> None:
+    """End this worker, whose batch could not be handed over (no room in shared memory, no file left): a lost one would be waited for without end, the
+    end of a worker is noticed. Called in the thread that hands over, which by itself only prints the error."""
+    log.error("A batch could not be handed over: %s.", (str(error).splitlines() or [type(error).__name__])[0])
+    os._exit(1)
 
 
 class _GuardedDataset:
@@ -315,15 +331,3 @@ def _guarded_collate(collate: Callable[[list[Any]], Any], samples: list[Any]) ->
         if isinstance(sample, _Failure):
             return sample
     return collate(samples)
-
-
-def _lost_worker(message: str) -> str:
-    advice = "lower workers or batch, or use workers=0"
-    shared = Path("/dev/shm")
-    if shared.is_dir():
-        room = os.statvfs(shared)
-        advice += (
-            f"; batches pass through /dev/shm, which has {room.f_bavail * room.f_frsize / 2**20:.0f} MiB free (a container gets more with "
-            "--shm-size=8g)"
-        )
-    return f"A loader process was killed ({message.splitlines()[0].rstrip('.')}), most often for want of memory: {advice}."

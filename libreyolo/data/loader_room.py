@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,30 @@ def shared_memory_advice(batch: Any, workers: int, ranks: int) -> str | None:
         f"{ranks} rank(s) with {workers} loader processes may keep {needed / 2**20:.0f} MiB of batches in {folder}, which has {free / 2**20:.0f} MiB "
         "free: a process that finds it full is killed. Lower workers or batch, or give the container more (--shm-size=8g)."
     )
+
+
+@contextmanager
+def lost_workers_told() -> Iterator[None]:
+    """Turn torch's word that a loader process is gone into a UserError. torch says it wherever the training happens to be, not only in the loader."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if "DataLoader worker" in text and ("exited unexpectedly" in text or "killed by signal" in text):
+            raise UserError(_lost_worker(text)) from error
+        raise
+
+
+def _lost_worker(message: str) -> str:
+    advice = "lower workers or batch, or use workers=0"
+    folder = shared_memory_folder()
+    if folder == Path("/dev/shm"):
+        room = os.statvfs(folder)
+        advice += (
+            f"; batches pass through {folder}, which has {room.f_bavail * room.f_frsize / 2**20:.0f} MiB free (a container gets more with "
+            "--shm-size=8g)"
+        )
+    return f"A loader process ended ({message.split('. ')[0].splitlines()[0].rstrip('.')}), most often for want of memory: {advice}."
 
 
 def num_bytes(value: Any) -> int:

@@ -29,7 +29,7 @@ from libreyolo.ops.pixels import IGNORED
 
 logger = logging.getLogger(__name__)
 
-READER_VERSION = 1  # raise it when a rule of masks.py, polygons.py, labels.py or decode.py changes: it makes every cached scan stale
+READER_VERSION = 2  # raise it when a rule of masks.py, polygons.py, labels.py or decode.py changes: it makes every cached scan stale
 _SHOWN = 3
 _ARRAYS: dict[str, tuple[type, int]] = {
     "kept": (np.int64, 1),

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from libreyolo.data.counterparts import label_paths
 from libreyolo.data.dataset_yaml import DatasetYaml
 from libreyolo.data.mask_scan import Look, look_at_mask, look_at_polygons
 from libreyolo.data.masked_set import MaskFiles, Masks, PolygonFiles
-from libreyolo.data.masks import MaskRules, find_masks, read_rules
+from libreyolo.data.masks import MAX_CLASSES, MaskRules, find_masks, read_rules
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.scan import label_paths
 from libreyolo.errors import UserError
 
 BACKGROUND = "background"
@@ -63,6 +63,11 @@ class FromPolygons:
 
     def __init__(self, description: DatasetYaml) -> None:
         self.background = len(description.names)
+        if self.background >= MAX_CLASSES:
+            raise UserError(
+                f"{description.path}: {self.background} classes and the background, which polygons leave, are more than a mask can tell apart: at "
+                f"most {MAX_CLASSES}, for 255 is ignored."
+            )
         self.keypoint_numbers = description.keypoint_numbers
         free = next(name for name in (BACKGROUND, "unlabelled", "neither") if name not in description.names.values())
         self.names = {**description.names, self.background: free}

@@ -1,7 +1,8 @@
 """Mask files -> class ids of pixels. h w the mask, K classes.
 
 - A mask is one channel of class ids: PNG, TIFF or BMP with grey levels (1, 2, 4, 8 or 16 bits, as stored), or a palette, whose indices are meant.
-- It lies where the picture lies, with the last folder called `images` replaced by `masks_dir`, under the picture's name and its own suffix.
+- It lies where the picture lies, with the last folder called `images` (in small or large letters) replaced by `masks_dir`, under the picture's name
+  (counterparts.py says when two names are one) and its own suffix.
 - `label_mapping` ({raw value: class id}) says what raw values mean; a value that it leaves out is ignored. Without it a raw value is the class id.
 - 255 is ignored, and so is the raw value `ignore_index`. Any other value that is no class is an error.
 """
@@ -18,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from libreyolo.data.dataset_yaml import shown
+from libreyolo.data.counterparts import composed, images_place
+from libreyolo.data.dataset_yaml import is_absolute, shown
 from libreyolo.errors import UserError
 from libreyolo.ops.pixels import IGNORED
 
@@ -57,9 +59,7 @@ class MaskRules:
 
 def read_rules(path: Path, content: Mapping[str, Any], names: Mapping[int, str]) -> MaskRules:
     """Return what the data.yaml at `path` says of masks. Raises UserError for what contradicts itself."""
-    folder = content.get("masks_dir")
-    if folder is not None and (not isinstance(folder, str) or not folder.strip(" /")):
-        raise UserError(f"{path}: masks_dir must be the name of a folder, not {shown(folder)}.")
+    folder = None if content.get("masks_dir") is None else _folder(path, content["masks_dir"])
     num_classes = len(names)
     if num_classes > MAX_CLASSES:
         raise UserError(f"{path}: {num_classes} classes are more than a mask can tell apart: at most {MAX_CLASSES}, for 255 is ignored.")
@@ -80,7 +80,16 @@ def read_rules(path: Path, content: Mapping[str, Any], names: Mapping[int, str])
         table[IGNORED] = IGNORED
     if mapping is None or table[ignored] == _UNMAPPED:
         table[ignored] = IGNORED
-    return MaskRules(DEFAULT_FOLDER if folder is None else folder.strip("/"), folder is not None, num_classes, table)
+    return MaskRules(DEFAULT_FOLDER if folder is None else folder, folder is not None, num_classes, table)
+
+
+def _folder(path: Path, value: Any) -> str:
+    text = value.replace("\\", "/").strip() if isinstance(value, str) else ""
+    if not text.strip("/. "):
+        raise UserError(f"{path}: masks_dir must be the name of a folder, not {shown(value)}.")
+    if is_absolute(text):
+        raise UserError(f"{path}: masks_dir must be the name that stands in a mask's path where images stands in its picture's, not {shown(value)}.")
+    return text.strip("/")
 
 
 def _pairs(path: Path, mapping: Any, num_classes: int) -> list[tuple[int, int]]:
@@ -113,10 +122,8 @@ class MaskFolders:
     def folder(self, picture: str) -> str | None:
         """Return the folder in which the mask of a picture belongs; None where no folder of its path is called `images`."""
         parts = Path(picture).parts[:-1]
-        if "images" not in parts:
-            return None
-        last = len(parts) - 1 - parts[::-1].index("images")
-        return str(Path(*parts[:last], self.masks_dir, *parts[last + 1 :]))
+        last = images_place(parts)
+        return None if last is None else str(Path(*parts[:last], self.masks_dir, *parts[last + 1 :]))
 
     def find(self, picture: str) -> str | None:
         """Return the mask of a picture, None where there is none."""
@@ -125,7 +132,8 @@ class MaskFolders:
             return None
         stem = Path(picture).stem
         names = self._names(folder)
-        found = next((names[stem + suffix] for suffix in MASK_SUFFIXES if stem + suffix in names), None)
+        wanted = [one + suffix for one in dict.fromkeys((stem, composed(stem))) for suffix in MASK_SUFFIXES]
+        found = next((names[name] for name in wanted if name in names), None)
         return None if found is None else str(Path(folder) / found)
 
     def lacking(self, picture: str) -> str:
@@ -139,13 +147,14 @@ class MaskFolders:
         return f"{picture}: there is no {Path(folder) / stem}.png{hint}"
 
     def _names(self, folder: str) -> dict[str, str]:
-        """Return the files of a folder by their names with the suffix in small letters."""
+        """Return the files of a folder by their names with the suffix in small letters, as written and composed."""
         if folder not in self._listed:
             try:
                 entries = sorted(os.listdir(folder))  # noqa: PTH208 - names are all that is wanted, of perhaps a million files
             except OSError:
                 entries = []
-            self._listed[folder] = {Path(name).stem + Path(name).suffix.lower(): name for name in entries}
+            found = {Path(name).stem + Path(name).suffix.lower(): name for name in entries}
+            self._listed[folder] = {composed(name): file for name, file in found.items()} | found
         return self._listed[folder]
 
 

@@ -24,7 +24,7 @@ from libreyolo.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
 
-READER_VERSION = 1  # raise it when a rule here or in decode.py changes: it makes every cached scan stale
+READER_VERSION = 2  # raise it when a rule here or in decode.py changes: it makes every cached scan stale
 _ARRAYS: dict[str, tuple[type, int]] = {"kept": (np.int64, 1), "sizes": (np.int32, 2), "stamps": (np.int64, 2)}
 _SHOWN = 10  # examples in the log; all of them stay in the report
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from libreyolo.data.dataset_yaml import DatasetYaml
+from libreyolo.data.counterparts import composed, shared_files
+from libreyolo.data.dataset_yaml import DatasetYaml, is_absolute
 from libreyolo.data.decode import PICTURE_SUFFIXES
 from libreyolo.data.sources import Listing
 from libreyolo.errors import UserError, printable
@@ -104,6 +105,10 @@ def log_unused(pairs: Pairs, folders: PairFolders, split: str) -> None:
         logger.warning("%s: %d pictures are %s.", split, len(pairs.outside), told)
     if pairs.alone:
         logger.warning("%s: %d targets have no input and are not used (for example %s).", split, len(pairs.alone), printable(pairs.alone[0]))
+    shared = shared_files(pairs.targets)
+    if shared:
+        told = printable(f"one name with two suffixes (for example {shared[0]})")
+        logger.warning("%s: %d targets belong to several inputs each, %s; they are used for each.", split, len(shared), told)
 
 
 def _folder(path: Path, content: Any, key: str, other: str, default: str) -> tuple[str, ...]:
@@ -112,7 +117,7 @@ def _folder(path: Path, content: Any, key: str, other: str, default: str) -> tup
         raise UserError(f"{path}: {key}: and {other}: mean the same; keep one of them.")
     value = content[given[0]] if given else default
     parts = tuple(part for part in str(value).replace("\\", "/").split("/") if part not in ("", "."))
-    if not isinstance(value, str) or not parts or ".." in parts:
+    if not isinstance(value, str) or not parts or ".." in parts or is_absolute(value.strip().replace("\\", "/")):
         raise UserError(f"{path}: {given[0]}: must be the name of a folder, like {default}, not {value!r}.")
     return parts
 
@@ -145,13 +150,13 @@ def _stems(folder: str) -> dict[str, list[str]]:
         for entry in sorted(os.listdir(folder)):  # noqa: PTH208 - names are all that is needed
             stem, suffix = os.path.splitext(entry)  # noqa: PTH122
             if suffix.lower() in PICTURE_SUFFIXES and not entry.startswith("."):
-                found.setdefault(stem, []).append(entry)
+                found.setdefault(composed(stem), []).append(entry)
     return found
 
 
 def _add(pairs: Pairs, picture: str, name: str, stems: dict[str, list[str]], folder: str, folders: PairFolders) -> None:
     stem, suffix = os.path.splitext(name)  # noqa: PTH122
-    wanted = [stem + ending for ending in folders.stem_suffixes]
+    wanted = [composed(stem + ending) for ending in folders.stem_suffixes]
     names = next((stems[w] for w in wanted if w in stems), [])
     if len(names) > 1:
         names = [n for n in names if os.path.splitext(n)[1] == suffix] or names  # noqa: PTH122

@@ -19,7 +19,7 @@ from libreyolo.data.pairs import PairFolders, find_pairs, log_unused, pair_folde
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
 from libreyolo.data.picture_set import PictureSet
-from libreyolo.data.sources import list_pictures
+from libreyolo.data.sources import Listing, list_pictures
 from libreyolo.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class RestoreData:
     @cached_property
     def test(self) -> PairSet | None:
         """The test pairs, scanned when first asked for; None where the set has none."""
-        return _load_split(self.description, "test", self.folders, self.cache, self.report)
+        return _load_split(list_pictures(self.description, "test"), self.description, "test", self.folders, self.cache, self.report)
 
 
 def load_restore(data: str | Path, *, cwd: Path | None = None, cache: Cache = False, root: str | Path | None = None) -> RestoreData:
@@ -61,18 +61,21 @@ def load_restore(data: str | Path, *, cwd: Path | None = None, cache: Cache = Fa
         description = replace(description, root=absolute(root, base))
     folders = pair_folders(description)
     report: dict[str, PairReport] = {}
-    train = _load_split(description, "train", folders, cache, report)
+    listings = {split: list_pictures(description, split) for split in ("train", "val")}
+    train = _load_split(listings["train"], description, "train", folders, cache, report)
     if train is None:
-        raise UserError(f"{description.path}: train: holds no picture; correct it.")
-    val = _load_split(description, "val", folders, cache, report)
+        unread = listings["train"].unread_note()
+        raise UserError(f"{description.path}: train: holds no picture{' (' + unread + ')' if unread else ''}; correct it.")
+    val = _load_split(listings["val"], description, "val", folders, cache, report)
     if val is None:
         logger.warning("%s: there are no val: pictures, so nothing is validated.", description.path)
     return RestoreData(description.path, train, val, report, description, folders, cache)
 
 
-def _load_split(description: DatasetYaml, split: str, folders: PairFolders, cache: Cache, report: dict[str, PairReport]) -> PairSet | None:
+def _load_split(
+    listing: Listing, description: DatasetYaml, split: str, folders: PairFolders, cache: Cache, report: dict[str, PairReport]
+) -> PairSet | None:
     """Scan a split and note its report; None where it names no picture at all."""
-    listing = list_pictures(description, split)
     if not listing.pictures and not listing.skipped:
         return None
     pairs = find_pairs(listing, folders, split, description.path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from libreyolo.data.counterparts import shared_files
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
 from libreyolo.data.pair_scan import read_pairs, stamps_of, unequal_sentence
 from libreyolo.data.pairs import PairFolders, find_pairs, pair_folders
@@ -77,6 +78,7 @@ def _check_split(description: DatasetYaml, folders: PairFolders, split: str, rep
         report.add("error", split, _sentence(error), skipped)
     else:
         report.add_all("warning", split, "pairs that cannot be used and would be skipped", skipped)
+    report.add_all("warning", split, "targets of several inputs each (one name, two suffixes)", shared_files(pairs.targets))
     report.add_all("warning", split, "targets without an input, which would not be used", pairs.alone)
     report.add_all("warning", split, "pictures that are neither inputs nor targets, which would not be used", pairs.outside)
     return [(pairs.inputs[place], pairs.targets[place]) for place in scan.kept]

@@ -8,40 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from libreyolo.data import scan_cache
 from libreyolo.data.coco_labels import CocoLabels
+from libreyolo.data.counterparts import label_paths, shared_files
 from libreyolo.data.dataset_yaml import DatasetYaml
 from libreyolo.data.decode import PictureError, probe_picture
 from libreyolo.data.labels import LabelFile, LabelSource, parse_labels, read_label_file
 from libreyolo.data.scan_result import Scan, SplitReport
 from libreyolo.data.scan_work import parallel, progress, refuse_unusable, stamp
 from libreyolo.data.sources import Listing
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, printable
 
-READER_VERSION = 2  # raise it when a rule of labels.py or decode.py changes: it makes every cached scan stale
+logger = logging.getLogger(__name__)
 
-
-def label_paths(pictures: Iterable[str]) -> list[str]:
-    """Return each picture's label file: the last folder called `images` in its path becomes `labels`, the suffix .txt.
-
-    Where there is no such folder, or its `labels` counterpart does not exist, the label is looked for beside the picture.
-    """
-    label_folder: dict[str, str] = {}
-    result = []
-    for picture in pictures:
-        folder, name = os.path.split(picture)
-        if folder not in label_folder:
-            label_folder[folder] = _label_folder(folder)
-        result.append(os.path.join(label_folder[folder], os.path.splitext(name)[0] + ".txt"))  # noqa: PTH118, PTH122 - a million times
-    return result
+READER_VERSION = 3  # raise it when a rule of labels.py, coco_labels.py or decode.py changes: it makes every cached scan stale
 
 
 @dataclass(frozen=True)
@@ -104,6 +92,10 @@ def scan_pictures(listing: Listing, *, split: str, description: DatasetYaml) -> 
     labels = label_source(description, split, listing.pictures)
     picture_stamps, label_stamps = stamps_of(listing.pictures), stamps_of(labels.files)
     key = _key(listing, labels.files, np.concatenate([picture_stamps, label_stamps]), split, description)
+    shared = shared_files(labels.files)
+    if shared:
+        files = f"{len(shared)} label files belong to several pictures each, one name with two suffixes (for example {shared[0]})"
+        logger.warning("%s: %s; their boxes are used for each.", split, printable(files))
     cache_name = f"{description.path} {split}"
     scan = scan_cache.load(cache_name, key)
     if scan is None:
@@ -118,15 +110,6 @@ def scan_pictures(listing: Listing, *, split: str, description: DatasetYaml) -> 
 def stamps_of(paths: Sequence[str]) -> NDArray[np.int64]:
     """Return int64 [n, 2], size and mtime in ns of each file; -1 where there is none."""
     return np.array(list(parallel(stamp, paths)), np.int64).reshape(-1, 2)
-
-
-def _label_folder(folder: str) -> str:
-    parts = Path(folder).parts
-    if "images" not in parts:
-        return folder
-    last = len(parts) - 1 - parts[::-1].index("images")
-    replaced = Path(*parts[:last], "labels", *parts[last + 1 :])
-    return str(replaced) if replaced.is_dir() else folder
 
 
 def _key(listing: Listing, label_files: Sequence[str], stamps: NDArray[np.int64], split: str, description: DatasetYaml) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from libreyolo.data.counterparts import label_paths, shared_files
 from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
 from libreyolo.data.detection import Cache
 from libreyolo.data.mask_scan import Look, scan_masks
@@ -19,7 +20,8 @@ from libreyolo.data.masked_set import MaskedSet
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
 from libreyolo.data.sources import Listing, list_pictures
-from libreyolo.errors import UserError
+from libreyolo.data.strays import stray_note
+from libreyolo.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +73,7 @@ def load_semantic(
     if isinstance(source, FromPolygons):
         background = source.names[source.background]
         logger.info("%s: it has no masks: label files are painted, and %s is class %d.", description.path, background, source.background)
+        _tell_of_labels(description, listings)
     options = _Options(source, cache, max_hw)
     train = _load_split(listings["train"], "train", description, options)
     if train is None:
@@ -83,6 +86,17 @@ def load_semantic(
     if val is None:
         logger.warning("%s: there are no val: pictures, so nothing is validated.", description.path)
     return SemanticData(description.path, source.names, train, val, description, options)
+
+
+def _tell_of_labels(description: DatasetYaml, listings: dict[str, Listing]) -> None:
+    """Tell how many pictures have no label file, and of files that may be theirs."""
+    pictures = [picture for listing in listings.values() for picture in listing.pictures]
+    num_missing = sum(not Path(label).exists() for label in label_paths(pictures))
+    if num_missing:
+        logger.info("%s: %d pictures have no label file and are all background.", description.path, num_missing)
+    note = stray_note(description, pictures) if num_missing else ""
+    if note:
+        logger.warning("%s: %s.", description.path, printable(note))
 
 
 def absent_classes(train: MaskedSet, names: dict[int, str]) -> str:
@@ -110,6 +124,11 @@ def _load_split(listing: Listing, split: str, description: DatasetYaml, options:
             f"{split}: {len(lacking)} of {len(targets)} pictures have no mask ({lacking[0]}): add the masks, take those pictures out, or correct "
             "masks_dir."
         )
+
+    shared = shared_files(targets)
+    if shared:
+        files = f"{len(shared)} files belong to several pictures each, one name with two suffixes (for example {shared[0]})"
+        logger.warning("%s: %s; they are the masks of each.", split, printable(files))
 
     def look(place: int, hw: tuple[int, int]) -> Look:
         return source.look(targets[place], hw)

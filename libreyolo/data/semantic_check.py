@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from libreyolo.data.counterparts import shared_files
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
 from libreyolo.data.mask_scan import Look, MaskScan, look_at_masks, refuse_masks
-from libreyolo.data.mask_source import MaskSource, source_of
+from libreyolo.data.mask_source import FromPolygons, MaskSource, source_of
 from libreyolo.data.masked_set import MaskedSet
 from libreyolo.data.masks import MASK_SUFFIXES
 from libreyolo.data.path_table import PathTable
@@ -20,6 +21,7 @@ from libreyolo.data.picture_check import find_leaks, look_at_all
 from libreyolo.data.picture_facts import PictureFacts
 from libreyolo.data.semantic import absent_classes
 from libreyolo.data.sources import Listing, list_pictures
+from libreyolo.data.strays import stray_labels
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
 
@@ -58,7 +60,7 @@ def check_semantic(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tup
         if said:
             report.add("warning", "train", said)
     find_leaks({split: checked.facts for split, checked in splits.items()}, report)
-    _find_orphans(splits, report)
+    _find_orphans(splits, source, report)
     samples = [sample for split in ("train", "val") if split in splits for sample in _samples(splits[split], num_samples // 2)]
     return report, samples, source.names
 
@@ -86,6 +88,9 @@ def _check_split(listing: Listing, split: str, source: MaskSource, report: DataR
     """Read one split and note what is found."""
     targets, lacking = source.targets(listing.pictures)
     report.add_all("error", split, "pictures without a mask", lacking)
+    report.add_all(
+        "warning", split, "masks of several pictures each (one name, two suffixes)", shared_files([target for target in targets if target])
+    )
     places = [place for place, target in enumerate(targets) if target]
     looked_at = Listing([listing.pictures[place] for place in places], listing.skipped)
     behind = [targets[place] for place in places]
@@ -134,12 +139,18 @@ def _note_scan(scan: MaskScan, wrong: list[str], num_lacking: int, report: DataR
     report.add_all("warning", split, "values that label_mapping leaves out, whose pixels are ignored", left_out)
 
 
-def _find_orphans(splits: dict[str, _Split], report: DataReport) -> None:
-    """Masks in the folders of masks that belong to no picture of any split."""
+def _find_orphans(splits: dict[str, _Split], source: MaskSource, report: DataReport) -> None:
+    """Masks, or the label files that are painted, that belong to no picture of any split."""
+    if isinstance(source, FromPolygons):
+        pictures = [str(checked.pictures.path(i)) for checked in splits.values() for i in range(len(checked.pictures))]
+        strays = stray_labels(pictures, [target for checked in splits.values() for target in checked.targets])
+        report.add_all("warning", "", "label files that belong to no picture", strays)
+        return
     used = {target for checked in splits.values() for target in checked.targets}
     orphans = []
-    for folder in sorted({Path(target).parent for target in used if Path(target).suffix.lower() in MASK_SUFFIXES}):
-        orphans += sorted(str(path) for path in folder.iterdir() if path.suffix.lower() in MASK_SUFFIXES and str(path) not in used)
+    for folder in sorted({Path(target).parent for target in used}):
+        masks = (path for path in folder.iterdir() if path.suffix.lower() in MASK_SUFFIXES and not path.name.startswith("."))
+        orphans += sorted(str(path) for path in masks if str(path) not in used)
     report.add_all("warning", "", "masks that belong to no picture", orphans)
 
 

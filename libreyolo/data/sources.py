@@ -109,7 +109,7 @@ def _expand(place: Path, parts: list[str], above: frozenset[tuple[int, int]]) ->
             return
         yield from _expand(place, rest, frozenset())
         for entry in _entries(place):
-            if _is_folder(entry):
+            if is_folder(entry):
                 yield from _expand(Path(entry.path), parts, above | {identity})
             elif not rest:
                 yield Path(entry.path)
@@ -145,7 +145,7 @@ def _walk(folder: Path) -> Iterator[str]:
         if identity is None or identity in above:
             continue
         for entry in _entries(place):
-            if _is_folder(entry):
+            if is_folder(entry):
                 waiting.append((Path(entry.path), above | {identity}))
             elif os.path.splitext(entry.name)[1].lower() in PICTURE_SUFFIXES | UNREAD_SUFFIXES:  # noqa: PTH122 - a million times
                 yield entry.path
@@ -162,10 +162,11 @@ def _entries(folder: Path, *, hidden: bool = False) -> list[os.DirEntry[str]]:
     return [entry for entry in entries if entry.name != "__MACOSX" and (hidden or not entry.name.startswith("."))]
 
 
-def _is_folder(entry: os.DirEntry[str]) -> bool:
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether an entry of a folder is a folder, or a link to one; False for a link to itself."""
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself
+    except OSError:
         return False
 
 

@@ -59,24 +59,41 @@ class SyncBatchNorm(_BatchNorm):
         self.running_var.lerp_(variance.to(self.running_var.dtype), weight)
 
 
+class CudaSyncBatchNorm(nn.SyncBatchNorm):
+    """Torch's, which makes the host wait for the device in every layer, to leave out ranks without pictures; here no rank is.
+
+    It does not where a CUDA graph is being captured, and asks for that with a function of its own module.
+    """
+
+    @torch.compiler.disable
+    def forward(self, input: Tensor) -> Tensor:
+        asked = torch.cuda.is_current_stream_capturing
+        torch.cuda.is_current_stream_capturing = _yes
+        try:
+            return super().forward(input)
+        finally:
+            torch.cuda.is_current_stream_capturing = asked
+
+
+def _yes() -> bool:
+    return True
+
+
 def synchronise(net: nn.Module) -> nn.Module:
     """Return the network with every BatchNorm synchronised: torch's kernel on CUDA, `SyncBatchNorm` elsewhere. Call after the move to the device.
 
     Names, parameters and buffers stay the same tensors, so a state dict saved from the result is one of plain BatchNorm.
     """
     on_cuda = any(p.is_cuda for p in net.parameters())
-    return _convert(net, nn.SyncBatchNorm if on_cuda else SyncBatchNorm, {})
+    return _convert(net, CudaSyncBatchNorm if on_cuda else SyncBatchNorm, {})
 
 
 def _convert(module: nn.Module, kind: type[_BatchNorm], done: dict[nn.Module, nn.Module]) -> nn.Module:
-    """Return the module with its BatchNorms replaced; one that sits in several places stays one.
-
-    A norm that does the synchronising itself (`over_ranks`) stays.
-    """
+    """Return the module with its BatchNorms replaced; one that sits in several places stays one, one that synchronises stays."""
     if module in done:
         return done[module]
     converted = module
-    if isinstance(module, _BatchNorm) and not isinstance(module, (SyncBatchNorm, nn.SyncBatchNorm)) and not hasattr(module, "over_ranks"):
+    if isinstance(module, _BatchNorm) and not isinstance(module, (SyncBatchNorm, nn.SyncBatchNorm)):
         converted = kind(module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats)
         converted._parameters, converted._buffers, converted.training = module._parameters, module._buffers, module.training
     done[module] = converted

@@ -77,6 +77,8 @@ def write(content: Any, path: Path) -> None:
 
     Raises UserError when the disk is full or the folder cannot be written; the old file is untouched then and no temporary file stays.
     """
+    if not path.name:
+        raise UserError(f"{str(path)!r} names no file to write to; give one like mine.pt.")
     # Not mkstemp: its files are readable by their owner alone, whatever the umask says.
     temporary = path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
@@ -87,11 +89,21 @@ def write(content: Any, path: Path) -> None:
             os.fsync(stream.fileno())
         temporary.replace(path)
     except (OSError, RuntimeError) as error:  # torch's writer makes a RuntimeError of a failed write
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+        reason = _why_not_written(error)
         raise UserError(f"{path} could not be written ({reason}); what was there before is untouched: make room, or choose another place.") from error
     finally:
         _remove(temporary)
     _sync_directory(path.parent)
+
+
+def _why_not_written(error: BaseException) -> str:
+    """Return the system's word for what went wrong: torch's writer, in closing the file, hides it behind an error of its own."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError) and link.strerror:
+            return link.strerror
+        link = link.__cause__ or link.__context__
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def remove_leftovers(folder: Path) -> None:

@@ -74,7 +74,7 @@ def differentiable_sum(tensor: Tensor) -> Tensor:
 
 
 def max_integers(values: dict[str, int], device: torch.device) -> dict[str, int]:
-    """Return the largest value of every name over ranks; all ranks must pass the same names."""
+    """Return the largest value of every name over ranks; all ranks must pass the same names, and on a GPU each waits for its device."""
     if world_size() == 1 or not values:
         return values
     names = sorted(values)
@@ -108,6 +108,19 @@ def gather_objects(value: Any) -> list[Any] | None:
     box: list[Any] | None = [None] * world_size() if rank() == 0 else None
     dist.gather_object(value, box, dst=0)
     return box
+
+
+def all_objects(value: Any) -> list[Any]:
+    """Return every rank's value in rank order, on every rank."""
+    if world_size() == 1:
+        return [value]
+    box: list[Any] = [None] * world_size()
+    dist.all_gather_object(box, value)
+    return box
+
+
+# What `tell_all` and `was_told` raise when the process that holds the store is gone.
+STORE_IS_GONE: tuple[type[Exception], ...] = (dist.DistNetworkError, dist.DistStoreError) if dist.is_available() else ()
 
 
 def tell_all(key: str) -> None:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+from libreyolo.errors import UserError
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +42,7 @@ class GraphedNetwork(nn.Module):
         self._seen = 0
         self._replay: Callable[..., Any] | None = None
         self._eager = False
+        self._kept: dict[int, Tensor] = {}  # gradients of the window under way that no replay writes to, by id
 
     def forward(self, *inputs: Any) -> Any:
         if self._eager or not self.training:
@@ -46,7 +51,10 @@ class GraphedNetwork(nn.Module):
             return self._stay_eager("the network takes more than pictures in training, of shapes that follow the targets", inputs)
         shapes = tuple((value.shape, value.dtype) for value in inputs)
         if self._replay is not None:
-            return self._replay(*inputs) if shapes == self._shapes else self.net(*inputs)
+            if shapes != self._shapes:
+                return self.net(*inputs)
+            self._keep_gradients()
+            return self._replay(*inputs)
         self._seen = self._seen + 1 if shapes == self._shapes else 1
         self._shapes = shapes
         if self._seen <= EAGER_STEPS:
@@ -56,18 +64,36 @@ class GraphedNetwork(nn.Module):
     def _capture_and_run(self, inputs: tuple[Tensor, ...]) -> Any:
         flat = _FlatOutput(self.net)
         before = [buffer.clone() for buffer in self.net.buffers()]
+        devices = [inputs[0].device.index] if inputs[0].is_cuda else []
         try:
-            replay = self._capture(flat, inputs)
+            # Capturing runs the network on this batch some more times; neither BatchNorm's statistics nor dropout's generator must count it again.
+            with torch.random.fork_rng(devices):
+                replay = self._capture(flat, inputs)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             return self._stay_eager(f"the network can't be captured ({str(error).splitlines()[0]})", inputs)
         finally:
-            # Capturing runs the network on this batch some more times; BatchNorm's statistics must not count it again.
             with torch.no_grad():
                 for buffer, value in zip(self.net.buffers(), before, strict=True):
                     buffer.copy_(value)
         self._replay = lambda *given: flat.rebuild(replay(*given))
         log.info("cuda_graph=true: forward and backward replay a CUDA graph for batches of %d pictures; others run eagerly.", len(inputs[0]))
         return self._replay(*inputs)
+
+    def _keep_gradients(self) -> None:
+        """Move gradients of an earlier micro-batch out of the graph's own memory, where autograd leaves them and the next replay writes."""
+        held = [(p, p.grad) for p in self.parameters() if p.grad is not None]
+        if not held:
+            self._kept = {}
+        endangered = [(p, gradient) for p, gradient in held if id(gradient) not in self._kept]
+        if not endangered:
+            return
+        copies = [torch.empty_like(gradient) for _, gradient in endangered]
+        torch._foreach_copy_(copies, [gradient for _, gradient in endangered])
+        for (parameter, _), copy in zip(endangered, copies, strict=True):
+            parameter.grad = copy
+        self._kept |= {id(copy): copy for copy in copies}
 
     def _stay_eager(self, reason: str, inputs: tuple[Any, ...]) -> Any:
         self._eager = True
@@ -99,13 +125,53 @@ _TENSOR = object()
 
 
 def capture_on_cuda(module: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., tuple[Tensor, ...]]:
-    """Capture forward and backward with torch's own tool, under the autocast that is active now."""
-    options: dict[str, Any] = {"allow_unused_input": True}
-    if "capture_error_mode" in inspect.signature(torch.cuda.make_graphed_callables).parameters:
-        options["capture_error_mode"] = "thread_local"  # the loader's pinning thread may go on
-    kind = inputs[0].device.type
-    # Casts of weights must be part of the graph: a cached one would be that of the capture for ever.
-    with torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False):
+    """Capture forward and backward with torch's own tool, under the autocast that is active now.
+
+    Raises RuntimeError, with nothing begun, for a network that waits for the device; UserError where the capture itself fails: torch's allocator
+    then still diverts and defers what it would do without one, and a training would slowly fill the memory.
+    """
+    device = inputs[0].device
+    kind = device.type
+    with ExitStack() as stack:
+        stack.enter_context(torch.cuda.device(device))
+        stack.enter_context(torch.cuda.stream(torch.cuda.current_stream(device)))  # a capture that fails leaves its own one current
+        # Casts of weights must be part of the graph: a cached one would be that of the capture for ever.
+        autocast = torch.autocast(kind, dtype=torch.get_autocast_dtype(kind), enabled=torch.is_autocast_enabled(kind), cache_enabled=False)
+        stack.enter_context(autocast)
         samples = tuple(value.detach().clone().requires_grad_(value.requires_grad) for value in inputs)
-        graphed: Any = torch.cuda.make_graphed_callables(module, samples, **options)
+        _refuse_waiting(module, samples)
+        options = stack.enter_context(_other_threads_go_on())
+        try:
+            graphed: Any = torch.cuda.make_graphed_callables(module, samples, allow_unused_input=True, **options)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise UserError(f"cuda_graph=true: torch can't capture this network ({str(error).splitlines()[0]}); use cuda_graph=false.") from error
     return graphed
+
+
+def _refuse_waiting(module: nn.Module, samples: tuple[Tensor, ...]) -> None:
+    """Run forward and backward once, as they will be captured; raises RuntimeError where the host waits for the device."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        outputs = [output for output in module(*samples) if output.requires_grad]
+        wanted = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        torch.autograd.grad(outputs, wanted, [torch.zeros_like(output) for output in outputs], allow_unused=True)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
+def _other_threads_go_on() -> Iterator[dict[str, Any]]:
+    """Yield the options that let the loader's pinning thread use CUDA during a capture; older torch has none, but its `graph` has it."""
+    mode: dict[str, Any] = {"capture_error_mode": "thread_local"}
+    if "capture_error_mode" in inspect.signature(torch.cuda.make_graphed_callables).parameters:
+        yield mode
+        return
+    plain = torch.cuda.graph
+    torch.cuda.graph = partial(plain, **mode)  # type: ignore[misc,assignment]
+    try:
+        yield {}
+    finally:
+        torch.cuda.graph = plain  # type: ignore[misc]

@@ -8,18 +8,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from libreyolo.engine import collectives
+from libreyolo.engine.batchnorm import SyncBatchNorm
 
 log = logging.getLogger(__name__)
 
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.SiLU: 1, nn.ReLU: 2}  # as in nn.fused.kernels, which only a machine with triton can import
 
 
-class FusedNormAct(nn.BatchNorm2d):
+class FusedNormAct(SyncBatchNorm):
     """A BatchNorm that also applies the activation behind it; the same parameters and buffers under the same names.
 
-    Maps that the kernels don't take (on the CPU, not channels_last, in eval mode) go through torch's own layers.
+    Maps that the kernels don't take (on the CPU, not channels_last, in eval mode, with a cumulative mean) go through plain operators, with
+    statistics of the same ranks.
     """
 
     def __init__(self, norm: nn.BatchNorm2d, act: nn.Module, *, over_ranks: bool) -> None:
@@ -30,19 +33,21 @@ class FusedNormAct(nn.BatchNorm2d):
 
     def forward(self, input: Tensor) -> Tensor:
         if not self._takes(input):
-            found: Tensor = self.act(super().forward(input))
+            normalised = super().forward(input) if self.over_ranks else _BatchNorm.forward(self, input)
+            found: Tensor = self.act(normalised)
             return found
         from libreyolo.nn.fused.norm_act import Running, norm_act
 
-        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None
+        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None and self.momentum is not None
         self.num_batches_tracked.add_(1)
-        running = Running(self.running_mean, self.running_var, float(self.momentum or 0.0))
+        running = Running(self.running_mean, self.running_var, self.momentum)
         shared = collectives.sum_ if self.over_ranks and collectives.world_size() > 1 else None
         return norm_act(input, self.weight, self.bias, running, eps=self.eps, act=ACTIVATIONS[type(self.act)], over_ranks=shared)
 
     def _takes(self, x: Tensor) -> bool:
         return (
             self.training
+            and self.momentum is not None  # None while statistics are recomputed: a mean over all batches, of a weight that is on the device
             and x.device.type in kernel_devices()
             and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
             and self.weight.dtype == torch.float32

@@ -16,7 +16,7 @@ class HostCopy:
             self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             self._values.copy_(values, non_blocking=True)
             self._copied = torch.cuda.Event()
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(values.device))
 
     def ready(self) -> bool:
         """Return whether the values can be read without waiting."""

@@ -1,7 +1,8 @@
 """The wish to leave: a signal that one process got, and how all ranks come to leave at the same place.
 
 In the training loop the wish rides in the sums that ranks exchange anyway (engine/step.py). A validation, in which ranks meet only at its end,
-looks for it in the store that the process group was made with.
+looks for it in the store that the process group was made with. A store that cannot be reached means that whoever started the ranks is gone, and is a
+wish to leave as well.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ class Interrupted(SystemExit):
 class Interruption:
     """Which signal asked this rank to leave (0: none). `ask` may be called from a signal handler.
 
-    Inside `held()` a wish is only noted, for there is something to save at the next place where all ranks meet; outside of it, it raises
-    Interrupted at once.
+    Inside `held()` a wish is only noted, for there is something to save at the next place where all ranks meet; outside of it, the first one raises
+    Interrupted at once. A rank that leaves is not disturbed in it: later wishes, and those for what all ranks have agreed on, do nothing.
     """
 
     def __init__(self) -> None:
@@ -46,8 +47,8 @@ class Interruption:
 
     def ask(self, number: int) -> None:
         """Note the wish. The first one counts."""
-        self.number = self.number or number
-        if not self._held:
+        first, self.number = not self.number, self.number or number
+        if first and not self._held:
             raise Interrupted(self.number)
 
     def asked(self) -> bool:
@@ -65,19 +66,24 @@ class Interruption:
 
     def asked_anywhere(self) -> bool:
         """Return whether some rank was asked, as far as this one can see; it tells the others of its own wish. Not a collective."""
-        if self.asked() and not self._told:
-            self._told = True
-            collectives.tell_all(KEY)
-        if self.asked() or self._seen:
-            return True
-        now = time.monotonic()
-        if now >= self._looked + LOOK_SECONDS:
-            self._looked, self._seen = now, collectives.was_told(KEY)
+        try:
+            if self.asked() and not self._told:
+                self._told = True
+                collectives.tell_all(KEY)
+            if self.asked() or self._seen:
+                return True
+            now = time.monotonic()
+            if now >= self._looked + LOOK_SECONDS:
+                self._looked, self._seen = now, collectives.was_told(KEY)
+        except collectives.STORE_IS_GONE:
+            self.number, self._seen = self.number or signal.SIGTERM, True
         return self._seen
 
     def agreed(self, device: torch.device) -> int:
         """Return the signal that some rank was asked with, the same on every rank; 0 where none was. A collective."""
-        return collectives.max_integers({"signal": self.number}, device)["signal"]
+        number = collectives.max_integers({"signal": self.number}, device)["signal"]
+        self.number = self.number or number
+        return number
 
 
 def signal_name(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,23 @@ def build_optimizer(
         return torch.optim.SGD(chosen, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=fused)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     return kind(chosen, lr=lr, betas=betas, fused=fused)
+
+
+def load_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Put back what `state_dict` gave, on this device or another one: how the optimiser runs (fused or not) stays as it was built here.
+
+    State takes the memory format of its parameter, without which a fused optimiser refuses it: on a GPU weights are channels_last. Raises ValueError
+    or KeyError for a state that does not fit.
+    """
+    saved, mine = state["param_groups"], optimizer.param_groups
+    kept = [{key: group[key] for key in ("fused", "foreach") if key in group} for group in mine]
+    if len(saved) == len(mine):  # else torch says what is wrong
+        state = {**state, "param_groups": [{**group, **own} for group, own in zip(saved, kept, strict=True)]}
+    optimizer.load_state_dict(dict(state))
+    for parameter, values in optimizer.state.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                values[name] = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 def step_unless(refused: Tensor, optimizer: torch.optim.Optimizer) -> None:

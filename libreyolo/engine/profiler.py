@@ -17,6 +17,7 @@ from libreyolo.interfaces.phases import AVERAGE, BACKWARD, FORWARD, LOSS, OPTIMI
 log = logging.getLogger(__name__)
 
 TRACE, TABLE = "trace.json", "profile.txt"
+AUTOGRAD = "autograd::engine::evaluate_function: "  # how torch's profiler calls a backward, before the operator's name
 
 
 class StepProfiler:
@@ -25,7 +26,7 @@ class StepProfiler:
     Call `step()` after every optimiser step and `close()` at the end, also of a run that was too short: what was recorded by then is told.
     """
 
-    def __init__(self, folder: Path, net: nn.Module, device: torch.device, *, warmup: int, steps: int, trace: bool = True) -> None:
+    def __init__(self, folder: Path, device: torch.device, *, warmup: int, steps: int, trace: bool = True) -> None:
         self.folder, self.device, self.num_steps, self.trace = folder, device, steps, trace
         self._recorded = 0
         self._left = warmup
@@ -33,8 +34,6 @@ class StepProfiler:
         window = schedule(wait=max(warmup - 1, 0), warmup=min(warmup, 1), active=steps + 1)
         self._profile: profile | None = profile(activities=activities, schedule=window)
         self._profile.start()
-        self._forward: record_function | None = None
-        self._hooks = [net.register_forward_pre_hook(self._enter_forward), net.register_forward_hook(self._leave_forward)]
 
     @property
     def done(self) -> bool:
@@ -59,8 +58,6 @@ class StepProfiler:
         if self._profile is None:
             return
         found, self._profile = self._profile, None
-        for hook in self._hooks:
-            hook.remove()
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         found.stop()
@@ -76,26 +73,39 @@ class StepProfiler:
             found.export_chrome_trace(str(self.folder / TRACE))
             log.info("Trace of %d steps: %s (open it in chrome://tracing or ui.perfetto.dev).", self._recorded, self.folder / TRACE)
 
-    def _enter_forward(self, *_: Any) -> None:
-        self._forward = record_function(FORWARD)
-        self._forward.__enter__()
 
-    def _leave_forward(self, *_: Any) -> None:
-        if self._forward is not None:
-            self._forward.__exit__(None, None, None)
-            self._forward = None
+class MarkedNetwork(nn.Module):
+    """Stands before the network in a training that is profiled, and marks its forward.
+
+    Hooks of the network itself would break the graphs of torch.compile, and would not run where a CUDA graph is replayed.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, *inputs: Any) -> Any:
+        with record_function(FORWARD):
+            return self.net(*inputs)
 
 
 def _phases(found: profile) -> dict[str, tuple[float, float]]:
-    """Return by phase the host's and the device's microseconds over the window; copies to the device among them."""
+    """Return by phase the host's and the device's microseconds over the window; copies to the device among them.
+
+    On a GPU autograd calls the backward of every operator from a thread of its own, whose kernels no mark on the training's thread holds.
+    """
     totals: dict[str, tuple[float, float]] = {}
-    copies = 0.0
+    copies, gradients = 0.0, 0.0
     for event in found.key_averages():
         device_time = float(getattr(event, "device_time_total", 0.0) or 0.0)
         if event.key.startswith("step: ") and event.cpu_time_total:
             totals[event.key] = (float(event.cpu_time_total), device_time)
         elif "memcpy htod" in event.key.lower():
             copies += device_time
+        elif event.key.startswith(AUTOGRAD):
+            gradients += device_time
+    host, device = totals.get(BACKWARD, (0.0, 0.0))
+    totals[BACKWARD] = (host, device + gradients)
     totals["copy to device"] = (0.0, copies)
     return totals
 

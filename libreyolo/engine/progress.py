@@ -35,5 +35,12 @@ class Progress:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Progress:
-        """Return the progress that `as_dict` wrote."""
-        return cls(**values)
+        """Return the progress that `as_dict` wrote. Raises ValueError for anything else."""
+        try:
+            found = cls(**values)
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+        counts = (found.epoch, found.step_in_epoch, found.global_step, found.skipped_steps, found.best_epoch, found.ended_by)
+        if not all(isinstance(count, int) and count >= 0 for count in counts) or not isinstance(found.best_metrics, dict):
+            raise ValueError(f"{values} counts no epochs and steps")
+        return found

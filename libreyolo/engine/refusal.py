@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -47,7 +47,12 @@ def explain(own: Sequence[tuple[str, Tensor, Tensor]], pictures: Sequence[Callab
 @torch.no_grad()
 def not_finite(net: nn.Module) -> str | None:
     """Return the name of a tensor of the network that holds an infinity or NaN, None where there is none. The device is waited for once."""
-    floating = {name: t for name, t in net.state_dict().items() if t.is_floating_point() and t.numel()}
+    return not_finite_tensor(net.state_dict())
+
+
+def not_finite_tensor(state: Mapping[str, Tensor]) -> str | None:
+    """Return the name of a tensor that holds an infinity or NaN, None where there is none. The device is waited for once."""
+    floating = {name: t for name, t in state.items() if t.is_floating_point() and t.numel()}
     if not floating:
         return None
     finite = torch.stack([torch.isfinite(t).all() for t in floating.values()]).tolist()

@@ -1,4 +1,4 @@
-"""Validation on all ranks: each evaluates its share, rank 0 merges and computes, everyone learns the numbers."""
+"""Validation on all ranks: each evaluates its share of the pictures and of the metric, rank 0 computes, everyone learns the numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from libreyolo.engine import collectives
-from libreyolo.interfaces.metric import ClassMetric, Metric
+from libreyolo.interfaces.metric import ClassMetric, Metric, SharedMetric
 from libreyolo.interfaces.task import Loader, Task
 from libreyolo.interfaces.term import Term
 
@@ -71,17 +71,20 @@ def validate(
             clock.lap("metric")
     finally:
         net.train(was_training)
-    states = collectives.gather_objects(None if left else (metric.state(), clock.seconds, clock.images))
-    found: dict[str, float] | None = None
-    if states is not None and all(s is not None for s in states):
-        metric.merge([s[0] for s in states])
-        found = metric.compute() | _speed([s[1] for s in states], sum(s[2] for s in states))
-    metrics = collectives.broadcast_object(found)
-    if metrics is None:
+    every = collectives.all_objects(None if left else (metric.state(), clock.seconds, clock.images))
+    if any(one is None for one in every):
         raise AbandonedError
+    states, seconds, images = zip(*every, strict=True)
+    metric.merge(list(states))
+    if isinstance(metric, SharedMetric):
+        parts = collectives.gather_objects(metric.part(collectives.rank(), collectives.world_size()))
+        if parts is not None:
+            metric.take_parts(parts)
+    first = collectives.rank() == 0
+    metrics = collectives.broadcast_object(metric.compute() | _speed(list(seconds), sum(images)) if first else {})
     if with_loss:
         metrics |= _global_losses(losses, device)
-    return Validation(metrics, metric, class_columns(metric)) if states is not None else Validation(metrics)
+    return Validation(metrics, metric, class_columns(metric)) if first else Validation(metrics)
 
 
 def class_columns(metric: Metric) -> dict[str, float]:

@@ -25,6 +25,17 @@ class Metric(Protocol):
 
 
 @runtime_checkable
+class SharedMetric(Protocol):
+    """A metric whose computation is worth sharing: ranks that hold the same pictures each work out a part of it."""
+
+    def part(self, number: int, of: int) -> Any:
+        """Return part `number` of `of` of what `compute` needs, picklable. Who is asked has merged the states of all ranks."""
+
+    def take_parts(self, parts: list[Any]) -> None:
+        """Take all parts, in the order of their numbers; `compute` then gives the same numbers as without them."""
+
+
+@runtime_checkable
 class ClassMetric(Protocol):
     """A metric that also judges single classes."""
 

@@ -51,12 +51,13 @@ class DetectionMetric:
         self.num_pictures = num_pictures
         self.max_det = max_det
         self._predicted: dict[int, Predicted] = {}
+        self._tables: coco.CocoResult | None = None  # put together from parts that ranks worked out
         self._evaluation: _Evaluation | None = None
         self._warned = False
 
     def update(self, batch: DetectionBatch, predictions: list[Detections]) -> None:
         """Take one batch's detections; pictures of weight 0 or seen before are left out, boxes that are not finite are dropped."""
-        self._evaluation = None
+        self._forget()
         for index, weight, detections in zip(batch.index.tolist(), batch.weight.tolist(), predictions, strict=True):
             if weight == 0 or index in self._predicted:
                 continue
@@ -91,7 +92,16 @@ class DetectionMetric:
                 rows = slice(start, end)
                 merged.setdefault(index, Predicted(state["boxes"][rows], state["scores"][rows], state["labels"][rows]))
         self._predicted = merged
+        self._forget()
+
+    def part(self, number: int, of: int) -> coco.Part:
+        """Return COCO's tables of a part of the classes: matching takes most of the time."""
+        return coco.evaluate_part(self._pictures(), len(self.names), self.max_det, number, of)
+
+    def take_parts(self, parts: Sequence[coco.Part]) -> None:
+        """Take COCO's tables of all classes."""
         self._evaluation = None
+        self._tables = coco.put_together(parts, len(self.names), self.max_det)
 
     def compute(self) -> dict[str, float]:
         """Return the validation columns of results.csv, in their order; never NaN."""
@@ -190,19 +200,25 @@ class DetectionMetric:
 
     def _evaluate(self) -> _Evaluation:
         if self._evaluation is None:
-            pictures = [self._picture(index) for index in sorted(self._predicted)]
+            pictures = self._pictures()
             num_classes = len(self.names)
             hits = curves.find_hits(pictures, num_classes)
             matches = [confusion.match(picture) for picture in pictures]
             self._evaluation = _Evaluation(
                 pictures=pictures,
-                coco=coco.evaluate(pictures, num_classes, self.max_det) if hits.instances.any() else None,
+                coco=(self._tables or coco.evaluate(pictures, num_classes, self.max_det)) if hits.instances.any() else None,
                 hits=hits,
                 point=curves.best_operating_point(hits),
                 matches=matches,
                 mistakes=np.array([confusion.mistakes(p, m) for p, m in zip(pictures, matches, strict=True)], np.float64),
             )
         return self._evaluation
+
+    def _forget(self) -> None:
+        self._evaluation = self._tables = None
+
+    def _pictures(self) -> list[Picture]:
+        return [self._picture(index) for index in sorted(self._predicted)]
 
     def _picture(self, index: int) -> Picture:
         boxes, labels = self.truth(index)

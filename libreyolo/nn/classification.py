@@ -49,7 +49,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, shares: Tensor, smoothing: flo
     """
     log_p = logits.log_softmax(dim=1)
     if class_weights is not None:
-        log_p = log_p * class_weights.to(log_p)
+        log_p = log_p * class_weights.to(log_p, non_blocking=True)
     own = (shares.to(log_p.dtype) * log_p.gather(1, labels)).sum(dim=1)
     return -(1 - smoothing) * own - smoothing * log_p.mean(dim=1) if smoothing else -own
 

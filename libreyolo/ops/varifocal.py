@@ -26,11 +26,11 @@ def varifocal_sums(
     # BCE(x, t) = softplus(x) - t x: nearly everything is background, so no [..., Q, C] target is made; the few others are corrected.
     background = alpha * logits.detach().sigmoid().pow(gamma) * F.softplus(logits)
     if class_weights is not None:
-        background = background * class_weights.to(background)
+        background = background * class_weights.to(background, non_blocking=True)
     index = queries * logits.shape[-1] + labels
     picked = logits.flatten(-2).gather(-1, index)
     positive = scores * (F.softplus(picked) - scores * picked)
     if class_weights is not None:
-        positive = positive * class_weights.to(positive)[labels]
+        positive = positive * class_weights.to(positive, non_blocking=True)[labels]
     change = positive - background.flatten(-2).gather(-1, index)
     return background.sum(dim=(-2, -1)) + (change * found.to(change.dtype)).sum(dim=-1)

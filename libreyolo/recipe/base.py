@@ -20,6 +20,8 @@ def key(default: Any, help: str) -> Any:
     return field(default=default, metadata={"help": help})
 
 
+MINUTES_OF_A_YEAR = 525_600
+SMALLEST_TAU = 1e-6  # updates; at once, for all that matters
 LOGGERS = ("csv", "tensorboard", "wandb", "mlflow")
 
 
@@ -127,22 +129,27 @@ class Recipe:
         for name in ("max_steps", "stop_after_epoch", "nbs", "nproc", "plot_samples", "lr_drop"):
             if getattr(self, name) is not None:
                 checks.at_least(name, getattr(self, name), 1)
-        for name in ("momentum", "min_lr_ratio", "ema_decay"):
-            checks.in_range(name, getattr(self, name), 0.0, 1.0)
-        if self.ddp_timeout <= 0 or self.ema_tau <= 0:
-            raise UserError(f"ddp_timeout={self.ddp_timeout} and ema_tau={self.ema_tau} must be greater than 0.")
+        for name in ("momentum", "warmup_momentum", "min_lr_ratio", "ema_decay"):
+            if getattr(self, name) is not None:
+                checks.in_range(name, getattr(self, name), 0.0, 1.0)
+        checks.in_range("ddp_timeout", self.ddp_timeout, 0.01, MINUTES_OF_A_YEAR)
+        checks.at_least("ema_tau", self.ema_tau, SMALLEST_TAU)
+        checks.in_range("seed", self.seed, 0, 2**63 - 1)  # what torch's generators take
         checks.one_of("optimizer", self.optimizer, ("sgd", "adam", "adamw"))
         checks.one_of("scheduler", self.scheduler, ("yoloxwarmcos", "linear", "cos", "flat_cosine", "poly", "constant", "step"))
-        checks.one_of("compile", self.compile, (False, True, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"))
+        self.compile = checks.one_of(
+            "compile", self.compile, (False, True, "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+        )
         checks.at_least("profile_warmup", self.profile_warmup, 0)
         checks.at_least("profile_steps", self.profile_steps, 1)
         checks.one_of("amp_dtype", self.amp_dtype, ("auto", "bfloat16", "float16"))
         checks.one_of("nonfinite", self.nonfinite, ("skip", "stop"))
         checks.one_of("backend", self.backend, (None, "nccl", "gloo"))
-        checks.one_of("cache", self.cache, (False, "ram", "disk"))
+        self.cache = checks.one_of("cache", self.cache, (False, "ram", "disk"))
         for logger in self.loggers:
             checks.one_of("loggers", logger, LOGGERS)
         checks.selection("freeze", self.freeze)
+        self.resume = False if self.resume is None else self.resume
         if not isinstance(self.resume, (bool, str)):
             raise UserError(f"resume={self.resume} must be true, false, auto, or the path of a run or checkpoint.")
         self._check_contradictions()

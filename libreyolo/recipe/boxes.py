@@ -9,6 +9,8 @@ from libreyolo.recipe import checks
 from libreyolo.recipe.base import key
 from libreyolo.recipe.classes import ClassesRecipe
 
+MOST_BOXES = 1_000_000  # of a picture
+
 
 @dataclass
 class BoxesRecipe(ClassesRecipe):
@@ -40,8 +42,8 @@ class BoxesRecipe(ClassesRecipe):
         checks.in_range("translate", self.translate, 0.0, 1.0)
         checks.in_range("shear", self.shear, 0.0, 89.0)
         checks.in_range("perspective", self.perspective, 0.0, 0.001)
-        checks.at_least("max_labels", self.max_labels, 1)
-        checks.at_least("max_det", self.max_det, 1)
+        for name in ("max_labels", "max_det"):
+            checks.in_range(name, getattr(self, name), 1, MOST_BOXES)
         self.mosaic_scale = checks.pair("mosaic_scale", self.mosaic_scale)
         self.mixup_scale = checks.pair("mixup_scale", self.mixup_scale)
         if self.mosaic_scale[0] <= 0 or self.mixup_scale[0] <= 0:

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from libreyolo.errors import UserError, nearest
 
+LARGEST_SIDE = 65536  # of a network's input in pixels; a batch of one such picture is 48 GiB of float32
+
 
 def in_range(name: str, value: float, low: float, high: float, *, hint: str = "") -> None:
     """Raise unless low <= value <= high."""
+    _real(name, value)
     if not low <= value <= high:
         raise UserError(f"{name}={value} is out of range: it must lie between {low:g} and {high:g}.{hint}")
 
 
 def at_least(name: str, value: float, low: float, *, hint: str = "") -> None:
     """Raise unless value >= low and finite."""
+    _real(name, value)
     if value == float("inf"):
         raise UserError(f"{name}={value} must be a finite number.")
     if not value >= low:
         raise UserError(f"{name}={value} is too small: it must be {low:g} or more.{hint}")
 
 
-def one_of(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raise unless value is one of the choices."""
+def count(name: str, value: Any) -> None:
+    """Raise unless value is a whole number of 1 or more."""
+    at_least(name, value, 1)
+    if not isinstance(value, Integral):
+        raise UserError(f"{name}={value} must be a whole number.")
+
+
+def one_of(name: str, value: Any, choices: Sequence[Any]) -> Any:
+    """Return the choice that value equals (False for 0); raise where there is none."""
     if value not in choices:
         shown = ", ".join("null" if c is None else str(c).lower() if isinstance(c, bool) else str(c) for c in choices)
         raise UserError(f"{name}={value} is not known: choose one of {shown}.{nearest(str(value), [str(c) for c in choices])}")
+    return choices[choices.index(value)]
 
 
 def pair(name: str, value: Any) -> list[float]:
@@ -51,6 +64,8 @@ def image_size(value: Any, name: str = "imgsz") -> int | list[int]:
     whole = all(isinstance(s, int) and not isinstance(s, bool) and s > 0 for s in sides)
     if not whole or len(sides) not in (1, 2):
         raise UserError(f"{name}={value} must be a positive whole number of pixels (640) or height and width ([480, 640]).")
+    if max(sides) > LARGEST_SIDE:
+        raise UserError(f"{name}={value} is too large: a side has at most {LARGEST_SIDE} pixels.")
     return sides[0] if len(sides) == 1 else sides
 
 
@@ -75,6 +90,11 @@ def on_stride(imgsz: int | Sequence[int], stride: int, name: str = "imgsz") -> N
             choices = f"{name}={above}" if below == 0 else f"{name}={below} or {name}={above}"
             shown = f"{name}={_shown(imgsz)}"
             raise UserError(f"{shown} does not fit the network: every side must be a multiple of its stride {stride}. Use {choices}.")
+
+
+def _real(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise UserError(f"{name}={value!r} must be a number.")
 
 
 def _is_number(value: Any) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from libreyolo.recipe import checks
 from libreyolo.recipe.base import key
-from libreyolo.recipe.boxes import BoxesRecipe
+from libreyolo.recipe.boxes import MOST_BOXES, BoxesRecipe
 
 
 @dataclass
@@ -19,3 +19,5 @@ class DetectionRecipe(BoxesRecipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.in_range("cls_pw", self.cls_pw, 0.0, 1.0)
+        if self.eval_max_det is not None:
+            checks.in_range("eval_max_det", self.eval_max_det, 1, MOST_BOXES)

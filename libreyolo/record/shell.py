@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import shutil
 import sys
@@ -45,8 +46,15 @@ def go_on(run_dir: Path, epochs: int | None) -> str:
 def override(key: str, path: Path) -> str:
     """Return `key=path` as Hydra reads it: quoted where the path holds what means something to it."""
     text = str(path)
-    plain = all(c.isalnum() or c in "/_-.:+%@" for c in text)
-    return f"{key}={text}" if plain else f"{key}='{text}'"
+    plain = all((c.isascii() and c.isalnum()) or c in "/_-.:+%@" for c in text)
+    return f"{key}={text}" if plain else f"{key}={quoted(text)}"
+
+
+def quoted(text: str) -> str:
+    """Return `text` between single quotes as Hydra's grammar reads them."""
+    # Backslashes count only before a quote, and the closing one is a quote.
+    inner = re.sub(r"(\\+)$", r"\1\1", re.sub(r"(\\*)'", r"\1\1\\'", text))
+    return f"'{inner}'"
 
 
 def _typed(path: Path) -> str:

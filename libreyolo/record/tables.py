@@ -54,10 +54,21 @@ class ResultsTable(Listener):
     def on_train_start(self, event: TrainStart) -> None:
         self._columns, self._rows = list(FIRST_COLUMNS), []
         if event.start_epoch > 0:
-            earlier = read_results(self.jsonl_path if self.jsonl_path.exists() else self.csv_path)
-            self._rows = [row for row in earlier if _epoch_of(row) <= event.start_epoch]
+            self._rows = [row for row in self._earlier() if _epoch_of(row) <= event.start_epoch]
             self._add_columns(self._rows)
         self._write_all()
+
+    def _earlier(self) -> list[Row]:
+        """Return the rows of the lives before this one, from whichever file can be read; one that cannot is kept under another name."""
+        for path in (self.jsonl_path, self.csv_path):
+            try:
+                if path.exists():
+                    return read_results(path)
+            except (ValueError, csv.Error) as error:
+                kept = path.with_name(f"{path.name}.damaged")
+                path.replace(kept)
+                log.warning("%s is damaged (%s) and begins anew; what it held is in %s.", path, error, kept.name)
+        return []
 
     def on_epoch_end(self, event: EpochEnd) -> None:
         given = {"epoch": event.epoch, "is_best": event.is_best, **event.row}
@@ -90,7 +101,7 @@ class ResultsTable(Listener):
 def read_results(path: Path) -> list[Row]:
     """Return the rows of a results.csv or metrics.jsonl, oldest first; numbers as numbers, empty cells as None; [] where there is no file.
 
-    A last line that a killed run left half written is left out.
+    A last line that a killed run left half written is left out. Raises ValueError or csv.Error for a damaged file.
     """
     if not path.exists():
         return []
@@ -98,7 +109,10 @@ def read_results(path: Path) -> list[Row]:
     lines = text.splitlines(keepends=True)
     whole = [line for line in lines if line.endswith("\n") and line.strip()]
     if path.suffix == ".jsonl":
-        return [json.loads(line) for line in whole]
+        rows = [json.loads(line) for line in whole]
+        if not all(isinstance(row, dict) for row in rows):
+            raise ValueError("a line is no row")
+        return rows
     return [{name: _parse(cell) for name, cell in row.items()} for row in csv.DictReader(whole)]
 
 

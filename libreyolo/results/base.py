@@ -37,14 +37,26 @@ class Result(ABC):
         return self.plot()
 
     def save(self, path: str | Path) -> Path:
-        """Write the result as a picture; folders are made, an existing file is replaced. Return its path. Raises UserError where it can't."""
+        """Write the result as a picture and return its path; folders are made, an existing file is replaced.
+
+        Raises UserError where it can't be written, and where it would replace the picture itself.
+        """
         target = Path(path)
+        if self.path is not None and _is_same(target, self.path):
+            raise UserError(f"{target} is the picture itself, which is never replaced; choose another name or folder.")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(self.product()).save(target)
         except (OSError, ValueError) as error:  # ValueError: a suffix that Pillow does not know
             raise UserError(f"{target} could not be written: {error}.") from error
         return target
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # one of them is not there, or can't be
+        return False
 
 
 def count_names(labels: np.ndarray, names: dict[int, str]) -> str:
@@ -56,9 +68,11 @@ def count_names(labels: np.ndarray, names: dict[int, str]) -> str:
 def save_all(results: Sequence[Result], folder: Path) -> list[Path]:
     """Write the pictures of the results into `folder`, named as their files (or picture_0, ...), and return their paths.
 
-    Files of one name from two folders, or with two suffixes, get a number each: none replaces another of the same call.
+    Files of one name from two folders, or with two suffixes, get a number each: none replaces another of the same call, nor any file in a folder that
+    pictures came from. Elsewhere an existing file is replaced.
     """
-    taken: set[str] = set()
+    origins = {result.path.parent.resolve() for result in results if result.path}
+    taken = {path.stem for path in folder.iterdir() if path.suffix == ".png"} if folder.is_dir() and folder.resolve() in origins else set()
     paths = []
     for index, result in enumerate(results):
         stem = name = result.path.stem if result.path else f"picture_{index}"

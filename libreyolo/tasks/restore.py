@@ -46,7 +46,7 @@ class RestoreTask:
     def target_stats(self, batch: RestoreBatch) -> dict[str, Tensor]:
         """Return the number of values that count, which crops alone decide."""
         counts = batch.picture_hw.prod(dim=1).float() * 3
-        return dict(self.criterion.target_stats(counts.to(batch.weight.device), batch.weight))
+        return dict(self.criterion.target_stats(counts.to(batch.weight.device, non_blocking=True), batch.weight))
 
     def terms(self, net: nn.Module, batch: RestoreBatch, facts: dict[str, int]) -> dict[str, Term]:
         """Run the forward and the family's loss; what lies beside a picture, and a picture of weight 0, adds nothing."""

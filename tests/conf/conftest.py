@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
-from libreyolo import door
+from libreyolo import command_line, door
 
 Compose = Callable[..., dict[str, Any]]
 
@@ -20,7 +20,7 @@ def composed() -> Iterator[Compose]:
     """Return a function from overrides to the composed configuration; it raises what Hydra raises."""
     door.register()
     GlobalHydra.instance().clear()
-    with initialize_config_dir(door.CONFIG_DIR, version_base="1.3"):
+    with initialize_config_dir(command_line.CONFIG_DIR, version_base="1.3"):
 
         def run(*overrides: str) -> dict[str, Any]:
             found = OmegaConf.to_container(compose("config", list(overrides)), resolve=True)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from libreyolo import door, schema
+from libreyolo import command_line, door, schema
 from libreyolo.recipe import Recipe, recipe_fields
 from tests.conf.conftest import Compose
 
-CONF = Path(door.CONFIG_DIR)
+CONF = Path(command_line.CONFIG_DIR)
 MODELS = sorted(schema.model_names())
 EXPERIMENTS = sorted(p.stem for p in (CONF / "experiment").glob("*.yaml"))
 PRESETS = sorted((group.name, preset.stem) for group in CONF.iterdir() if group.is_dir() and group.name != "hydra" for preset in group.glob("*.yaml"))
@@ -68,7 +68,7 @@ def test_presets_win_over_a_recipe_that_sets_the_same_key(composed: Compose) -> 
 
 @pytest.mark.parametrize("group", sorted({group for group, _ in PRESETS} | {"cfg"}))
 def test_no_group_has_the_name_of_a_root_key(group: str) -> None:
-    assert group not in door.recipe_names()
+    assert group not in schema.key_names()
 
 
 @pytest.mark.parametrize("preset", sorted(p.stem for p in (CONF / "dataset").glob("*.yaml")))
@@ -81,7 +81,7 @@ def test_a_preset_sets_only_root_keys(group: str, preset: str) -> None:
     text = (CONF / group / f"{preset}.yaml").read_text()
     content = yaml.safe_load(text)
     assert text.startswith("# @package _global_\n")
-    assert set(content) - {"defaults"} <= door.recipe_names()
+    assert set(content) - {"defaults"} <= schema.key_names()
 
 
 @pytest.mark.parametrize(("group", "preset"), [(g, p) for g, p in PRESETS if g != "model"])
@@ -120,7 +120,7 @@ def test_every_key_says_what_it_means(recipe: type[Recipe]) -> None:
 
 def test_the_help_lists_every_key_model_and_preset() -> None:
     words = set(door.help_text().replace(",", " ").replace("{", " ").replace("}", " ").split())
-    assert set(door.recipe_names()) <= words
+    assert set(schema.key_names()) <= words
     assert set(MODELS) <= words
     for group, preset in PRESETS:
         assert group == "model" or preset in words, preset

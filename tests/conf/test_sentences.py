@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from libreyolo import schema
 from libreyolo.errors import UserError
@@ -39,6 +40,12 @@ def test_a_wrong_type_says_what_the_key_takes_through_both_doors(composed: Compo
     assert sentence.startswith(f"{key}=")
     assert f"has the wrong type: {key} takes {takes}" in sentence
     assert in_python(**{key: value}) == sentence
+
+
+def test_a_key_of_other_families_is_told_with_its_owners_through_both_doors(composed: Compose) -> None:
+    sentence = "Unknown key 'rot90'. It is a key of nafnet, not of yolo9. All keys: python train.py --help."
+    assert told(composed, "rot90=0.5") == in_python(rot90=0.5) == sentence
+    assert "It is a key of resnet, not of yolo9. Did you mean 'mixup_prob'?" in told(composed, "mixup=0.5")
 
 
 def test_a_key_of_the_family_is_named_when_it_is_mistyped(composed: Compose) -> None:
@@ -89,6 +96,22 @@ def test_an_unknown_choice_names_the_nearest_one(composed: Compose, typed: str, 
         ({"freeze": -1}, "freeze=-1"),
         ({"resume": 3}, "resume=3"),
         ({"loggers": ["csw"]}, "Did you mean 'csv'?"),
+        ({"seed": -1}, "seed=-1 is out of range"),
+        ({"seed": 2**63}, "seed=9223372036854775808 is out of range"),
+        ({"ddp_timeout": float("nan")}, "ddp_timeout=nan is out of range"),
+        ({"ddp_timeout": 1e20}, "ddp_timeout=1e+20 is out of range"),
+        ({"ema_tau": 0.0}, "ema_tau=0.0 is too small"),
+        ({"warmup_momentum": 1.5}, "warmup_momentum=1.5 is out of range"),
+        ({"eval_max_det": 0}, "eval_max_det=0 is out of range"),
+        ({"max_det": 10**14}, "max_det=100000000000000 is out of range"),
+        ({"imgsz": 6400000000}, "imgsz=6400000000 is too large"),
+        ({"ema": 3}, "ema=3 has the wrong type: ema takes true or false"),
+        ({"data": " "}, "data is empty: give it a value, or leave it out"),
+        ({"weights": ""}, "weights is empty"),
+        ({"size": "s"}, "size=s is not that of the model, yolo9t"),
+        ({"mosaic_scale": {}}, "mosaic_scale={} has the wrong type: mosaic_scale takes a list of numbers"),
+        ({"classes": "${nothing}"}, "classes=${nothing} has the wrong type"),
+        ({"device": object}, "has the wrong type; device takes: auto, cpu, mps, 0, cuda:0, or a list of GPUs"),
         ({"loggers": "csv"}, "loggers=csv has the wrong type: loggers takes a list of texts"),
     ],
 )
@@ -107,3 +130,11 @@ def test_an_input_off_the_stride_is_refused_with_its_neighbours(side: object, ch
     with pytest.raises(UserError, match=r"must be a multiple of its stride 32") as caught:
         on_stride(side, 32)  # type: ignore[arg-type]
     assert str(caught.value).endswith(choices)
+
+
+def test_what_equals_a_choice_is_that_choice_and_devices_of_torch_are_text() -> None:
+    found = schema.resolve(
+        schema.family("yolo9"), "t", {"compile": 1, "cache": 0, "resume": None, "device": torch.device("cuda", 1), "ema": 0, "freeze": range(2)}
+    )
+    assert (found.compile, found.cache, found.resume, found.device, found.ema, found.freeze) == (True, False, False, "cuda:1", False, [0, 1])
+    assert type(found.compile) is type(found.cache) is bool

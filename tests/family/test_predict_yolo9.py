@@ -158,21 +158,103 @@ def test_drawn_pictures_are_saved_under_their_own_names(model: LibreYOLO, pictur
         (np.zeros((4, 4, 3), np.uint8), {"iou": -0.1}, r"iou=-0\.1 is out of range"),
         (np.zeros((4, 4, 3), np.uint8), {"batch": 0}, r"batch=0 is too small"),
         (np.zeros((4, 4, 3), np.uint8), {"max_det": 0}, r"max_det=0 is too small"),
+        (np.zeros((4, 4, 3), np.uint8), {"max_det": 1.5}, r"max_det=1\.5 must be a whole number"),
+        (np.zeros((4, 4, 3), np.uint8), {"batch": "2"}, r"batch='2' must be a number"),
+        (np.zeros((4, 4, 3), np.uint8), {"conf": "0.3"}, r"conf='0\.3' must be a number"),
+        (np.zeros((4, 4, 3), np.uint8), {"conf": True}, r"conf=True must be a number"),
         (np.zeros((4, 4, 3), np.uint8), {"classes": [80]}, r"classes=\[80\]: this model has no class 80, its classes are 0 to 79"),
+        (np.zeros((4, 4, 3), np.uint8), {"classes": [True]}, r"this model has no class True"),
+        (np.zeros((4, 4, 3), np.uint8), {"classes": 3}, r"classes=3 must be a list of class ids, like \[0, 2\]"),
+        (np.zeros((4, 4, 3), np.uint8), {"classes": "3"}, r"classes='3' must be a list of class ids"),
+        (np.zeros((4, 4, 3), np.uint8), {"classes": []}, r"classes=\[\] would keep nothing; leave it out to keep every class"),
+        ("https://example.com/a.jpg", {}, r"'https://example\.com/a\.jpg' is no path: predict reads picture files, .* download a picture before"),
+        ("", {}, r"'' is no path"),
+        ("a" * 300 + ".jpg", {}, r"no such picture, folder or pattern"),
+        ("a\0b.jpg", {}, r"is no path"),
+        ("film.mp4", {}, r"film\.mp4 is no usable picture: it is a video: take pictures out of it first"),
+        ("broken", {}, r"broken: none of its 2 pictures is usable \(for example .*a\.jpg: it is not a picture\)"),
+        ("phone", {}, r"phone holds no picture \(.*\) \(1 files are pictures of a format that is not read \(\.heic;"),
+        (Image.new("RGB", (0, 5)), {}, r"This PIL picture can't be used: it is 0x5 and has no pixel"),
     ],
 )
 def test_what_cannot_be_predicted_is_told(
     source: Any, settings: dict[str, Any], sentence: str, model: LibreYOLO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
+    for folder, names in (("broken", ("a.jpg", "b.png")), ("phone", ("a.heic", "._a.jpg"))):
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).write_text("hello")
     (tmp_path / "text.jpg").write_text("hello")
+    (tmp_path / "film.mp4").write_bytes(b"\0\0\0\x18ftypmp42")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=sentence):
         model.predict(source, **settings)
 
 
+@pytest.mark.parametrize("source", ["it's [old]", "it's [[]old]/*", "{cwd}/it's [old]"])
+def test_what_a_folder_or_pattern_finds_and_cannot_be_used_is_skipped_by_name(
+    source: str, model: LibreYOLO, picture: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "[x]" / "it's [old]"
+    (folder / "folder.jpg").mkdir(parents=True)
+    for name in ("b.png", "d.PNG"):
+        Image.fromarray(picture).save(folder / name, format="PNG")
+    for name in ("a.jpg", "._b.png", "phone.heic"):
+        (folder / name).write_text("no picture")
+    (folder / "c.jpg").symlink_to("nowhere.jpg")
+    monkeypatch.chdir(tmp_path / "[x]")
+    results = model.predict(source.format(cwd=tmp_path / "[x]"), max_det=1, batch=2)
+    assert [r.path.name for r in results if r.path] == ["b.png", "d.PNG"]
+    told = [record.getMessage() for record in caplog.records]
+    for reason in ("a.jpg is skipped: it is not a picture", "c.jpg is skipped: there is no such file"):
+        assert sum(reason in message for message in told) == 1, reason
+    assert sum("format that is not read (.heic;" in message for message in told) == 1
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize("change", ["reversed channels", "read-only", "by columns"])
+def test_an_array_may_lie_in_memory_in_any_way(change: str, model: LibreYOLO, picture: np.ndarray) -> None:
+    """cv2 gives BGR, and `[..., ::-1]` a view with a negative step."""
+    given = {
+        "reversed channels": lambda: np.ascontiguousarray(picture[..., ::-1])[..., ::-1],
+        "read-only": lambda: np.frombuffer(picture.tobytes(), np.uint8).reshape(picture.shape),
+        "by columns": lambda: np.asfortranarray(picture),
+    }[change]()
+    assert same(model.predict(given, max_det=3)[0], model.predict(picture, max_det=3)[0])
+
+
+def test_boxes_of_a_turned_picture_are_those_of_the_upright_one(model: LibreYOLO, picture: np.ndarray, tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(picture).save(tmp_path / "a.png", exif=exif)
+    [turned], [upright] = model.predict(tmp_path / "a.png"), model.predict(np.rot90(picture, -1))
+    assert turned.picture.shape == (131, 97, 3)
+    assert same(turned, upright)
+
+
+def test_no_picture_that_came_in_is_ever_written_over(model: LibreYOLO, picture: np.ndarray, tmp_path: Path) -> None:
+    for name in ("a.png", "b.bmp", "c.png"):
+        Image.fromarray(picture).save(tmp_path / name)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    results = model.predict([tmp_path / "a.png", tmp_path / "b.bmp"], save=tmp_path, max_det=3)
+    assert {path.name for path in tmp_path.iterdir()} == {*before, "a_2.png", "b.png"}
+    for target in (tmp_path / "a.png", tmp_path / "x" / ".." / "a.png"):
+        (tmp_path / "x").mkdir(exist_ok=True)
+        with pytest.raises(UserError, match=r"a\.png is the picture itself, which is never replaced"):
+            results[0].save(target)
+    model.predict(tmp_path / "b.bmp", save=tmp_path, max_det=3)
+    assert (tmp_path / "b_2.png").exists()  # b.png may be the user's own by now
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_a_name_without_a_file_is_no_place_for_weights(model: LibreYOLO) -> None:
+    with pytest.raises(UserError, match=r"'\.' names no file to write to"):
+        model.save("")
+
+
 def test_a_place_or_a_kind_of_file_that_cannot_be_written_is_told(found: Result, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for target in (tmp_path / "a.nothing", tmp_path / "file" / "a.png"):
+    for target in (tmp_path / "a.nothing", tmp_path / "file" / "a.png", tmp_path / ("a" * 300 + ".png"), tmp_path / "a\0.png"):
         with pytest.raises(UserError, match="could not be written"):
             found.save(target)

@@ -9,8 +9,10 @@ import pytest
 import torch
 import yaml
 
+from benchmarks.auto_batch import read_log
 from libreyolo import LibreYOLO, autobatch
 from libreyolo.autobatch import Settled
+from libreyolo.data.shapes import make_shapes
 from libreyolo.engine.step import TrainStep
 from libreyolo.errors import UserError
 from tests.dist.doors.conftest import TORCHRUN, TRAIN, Workplace, words, workplace
@@ -30,6 +32,7 @@ def test_on_the_cpu_the_batch_is_a_fixed_one_within_the_set_and_the_nominal_batc
     assert config_of(whole["save_dir"])["batch"] == 8  # all pictures there are
     log = (Path(whole["save_dir"]) / "train.log").read_text()
     assert "batch=-1: memory is measured on CUDA devices only; on cpu the global batch is 8." in log
+    assert read_log(log) == {"batch": 8.0}
     nominal = LibreYOLO("yolo9t").train(**keys, nbs=4, name="nominal")
     assert config_of(nominal["save_dir"])["batch"] == 4
     resumed = LibreYOLO("yolo9t").train(resume=nominal["save_dir"], batch=-1, epochs=2, device="cpu")
@@ -100,19 +103,33 @@ def test_real_steps_are_run_and_the_largest_that_fits_is_chosen(
     original = TrainStep.__call__
 
     def step(self: TrainStep, window: Any, pictures: Any) -> Any:
+        assert torch.are_deterministic_algorithms_enabled()  # what is measured is the step of the training
+        assert len(window) == len(pictures) == (max(round(nbs / len(window[0].weight)), 1) if nbs else 1)
         memory.batches.append(len(window[0].weight))
         if memory.batches[-1] > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            raise [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")][len(memory.batches) % 2]
         return original(self, window, pictures)
 
     monkeypatch.setattr(TrainStep, "__call__", step)
-    job = LibreYOLO("yolo9t")._job({**QUICK, "data": str(tiny), "batch": -1, "memory_fraction": 0.7, "nbs": nbs}, (), tiny.parent)
+    job = LibreYOLO("yolo9t")._job(
+        {**QUICK, "data": str(tiny), "batch": -1, "memory_fraction": 0.7, "nbs": nbs, "deterministic": True}, (), tiny.parent
+    )
     found = autobatch.settle(job, torch.device("cpu"), 1, memory)  # type: ignore[arg-type]
     assert found.batch == batch
     assert max(memory.batches) <= (nbs or 8)  # never more than is of use
     assert f"global batch {batch} (1 device(s)" in found.note
     if most == 5:  # what did not fit is part of the table
         assert "8 pictures  out of memory" in found.note
+
+
+def test_an_error_that_is_not_one_of_memory_is_told_as_it_is(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(self: TrainStep, window: Any, pictures: Any) -> Any:
+        raise RuntimeError("The size of tensor a must match the size of tensor b")
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    job = LibreYOLO("yolo9t")._job({**QUICK, "data": str(tiny), "batch": -1}, (), tiny.parent)
+    with pytest.raises(RuntimeError, match="The size of tensor a"):
+        autobatch.settle(job, torch.device("cpu"), 1, FakeMemory(9000))  # type: ignore[arg-type]
 
 
 def test_where_not_even_one_picture_fits_it_is_one_sentence(tiny: Path) -> None:
@@ -124,3 +141,24 @@ def test_where_not_even_one_picture_fits_it_is_one_sentence(tiny: Path) -> None:
 def test_a_validation_does_not_measure() -> None:
     with pytest.raises(UserError, match=r"batch=-1 measures a training; give val a number of pictures"):
         LibreYOLO("yolo9t").val("shapes", batch=-1)
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="measures the memory of a GPU")
+@pytest.mark.parametrize("more", [{}, {"cuda_graph": True, "nbs": 64}], ids=["plain", "graph and windows"])
+def test_on_a_gpu_half_full_of_another_s_tensor_the_batch_that_is_promised_trains(more: dict[str, Any], tmp_path: Path) -> None:
+    data = str(make_shapes(tmp_path / "set", num_train=256, num_val=8, size=64))
+    device = torch.device("cuda", torch.cuda.device_count() - 1)  # on a machine with several, one that is not current
+    others = torch.empty(torch.cuda.mem_get_info(device)[0] // 2, dtype=torch.uint8, device=device)
+    keys = {**QUICK, "data": data, "imgsz": 640, "device": str(device), "memory_fraction": 0.7, "project": str(tmp_path), "epochs": 1, **more}
+    before = torch.cuda.memory_reserved(device)
+    job = LibreYOLO("yolo9t")._job({**keys, "batch": -1}, (), tmp_path)
+    found = autobatch.settle(job, device, 1)
+    assert torch.cuda.memory_reserved(device) <= before, found.note
+    assert found.batch > 1
+    torch.cuda.reset_peak_memory_stats(device)
+    trained = LibreYOLO("yolo9t").train(**keys, batch=found.batch)
+    assert trained["skipped_steps"] == 0
+    budget = 0.75 * (torch.cuda.mem_get_info(device)[1] - others.numel())
+    assert torch.cuda.max_memory_reserved(device) - others.numel() < budget, found.note

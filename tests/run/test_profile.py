@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from libreyolo import LibreYOLO
-from libreyolo.engine.profiler import phase_table
+from libreyolo.engine.profiler import MarkedNetwork, _phases, phase_table
 from tests.run.conftest import QUICK
 
 
@@ -33,6 +37,38 @@ def test_the_table_shares_out_the_host_s_time_and_takes_nested_phases_out_of_the
     assert rows["step"] == ["20.00", "15.00"]
 
 
+class Recorded:
+    """What torch's profiler tells of a window on a GPU: the operators of a backward are not below its mark, but on a thread of their own."""
+
+    def key_averages(self) -> list[Any]:
+        rows = [
+            ("step: forward and loss", 900.0, 700.0),
+            ("step: forward and loss", 0.0, 750.0),  # the same mark on the device's side
+            ("step: backward", 800.0, 5.0),
+            ("autograd::engine::evaluate_function: ConvolutionBackward0", 300.0, 600.0),
+            ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", 100.0, 50.0),
+            ("aten::convolution_backward", 250.0, 600.0),  # within the first of them
+            ("Memcpy HtoD (Pinned -> Device)", 0.0, 40.0),
+        ]
+        return [SimpleNamespace(key=key, cpu_time_total=host, device_time_total=device) for key, host, device in rows]
+
+
+def test_the_device_s_time_of_a_backward_is_that_of_autograd_s_own_thread() -> None:
+    found: Any = Recorded()
+    assert _phases(found) == {"step: forward and loss": (900.0, 700.0), "step: backward": (800.0, 655.0), "copy to device": (0.0, 40.0)}
+
+
+def test_a_marked_network_is_the_network_without_hooks_that_would_break_its_graph() -> None:
+    torch.manual_seed(0)
+    bare = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    net, x = MarkedNetwork(bare), torch.rand(5, 3)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+        assert torch.equal(net.eval()(x), bare(x))
+        net(x)
+    assert {e.key: e.count for e in found.key_averages()}["step: forward"] == 2
+    assert not bare.training and not bare._forward_hooks
+
+
 @pytest.mark.slow
 def test_a_profiled_run_leaves_its_table_and_trace_and_trains_as_any_other(tiny: Path, tmp_path: Path) -> None:
     keys = {**QUICK, "data": str(tiny), "project": str(tmp_path), "val": False}
@@ -50,3 +86,16 @@ def test_a_profiled_run_leaves_its_table_and_trace_and_trains_as_any_other(tiny:
     assert table.splitlines()[0] in (run_dir / "train.log").read_text()
     assert "<td>waiting for data</td>" in (run_dir / "report.html").read_text()
     assert not (Path(plain["save_dir"]) / "report.html").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="times a GPU")
+@pytest.mark.parametrize("more", [{}, {"cuda_graph": True}, {"compile": True}, {"fused": True}], ids=str)
+def test_on_a_gpu_forward_and_backward_have_device_time_and_a_backward_has_more(tiny: Path, tmp_path: Path, more: dict[str, Any]) -> None:
+    keys = {**QUICK, "data": str(tiny), "project": str(tmp_path), "val": False, "device": 0, "epochs": 8, "imgsz": 320, **more}
+    found = LibreYOLO("yolo9t").train(**keys, profile=True, profile_warmup=6, profile_steps=4)
+    table = (Path(found["save_dir"]) / "profile.txt").read_text()
+    device = {line[:20].strip(): float(line[20:].split()[1]) for line in table.splitlines()[2:]}
+    assert device["backward"] > device["forward"] > 0, table
+    assert device["augmentation"] > 0 and device["optimiser"] > 0, table

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from libreyolo import LibreYOLO
+from libreyolo import LibreYOLO, door
 from libreyolo.errors import UserError
+from libreyolo.place import Place
 from libreyolo.record.tables import read_results
 from tests.run.conftest import Run, draw_set, quick_overrides, train, train_py
 
@@ -170,3 +171,23 @@ def test_the_same_command_with_auto_goes_on_in_the_same_directory(tiny: Path, tm
     assert train_py(*command, cwd=tmp_path).code == 0
     (results,) = (tmp_path / "out").glob("*/*/results.csv")
     assert [row["epoch"] for row in read_results(results)] == [1, 2]
+
+
+def test_fewer_epochs_than_were_trained_are_refused_also_where_the_run_was_stopped(stopped: Run) -> None:
+    with pytest.raises(UserError, match=r"last\.pt has finished 3 epochs, more than epochs=2; give a larger epochs= to train on"):
+        LibreYOLO("yolo9t").train(resume=str(stopped.folder), epochs=2)
+
+
+def test_two_places_to_start_from_are_a_contradiction(stopped: Run) -> None:
+    with pytest.raises(UserError, match=r"pretrained=True and resume=.*last\.pt both say where to start: give one of them"):
+        LibreYOLO("yolo9t").train(resume=str(stopped.folder), pretrained=True)
+    typed = {"weights": "x.pt", "resume": str(stopped.folder), "project": "outputs", "family": "yolo9", "size": "t"}
+    with pytest.raises(UserError, match=r"weights=x\.pt and resume=.* both say where to start"):
+        door.train_from_config(typed, ["weights=x.pt"], Place(stopped.folder.parent))
+
+
+@pytest.mark.slow
+def test_an_argument_that_the_saved_state_does_not_fit_is_named(stopped: Run, tmp_path: Path) -> None:
+    folder = copied(stopped, tmp_path)
+    with pytest.raises(UserError, match=r"cannot go on as asked \(optimizer=adamw replaces the saved optimizer=sgd\): leave that out, or start anew"):
+        LibreYOLO("yolo9t").train(resume=str(folder), optimizer="adamw")

@@ -140,7 +140,7 @@ def _class_sum(
     """
     background_BC = F.softplus(class_logits).sum(dim=1)
     if class_weights is not None:
-        class_weights = class_weights.to(class_logits)
+        class_weights = class_weights.to(class_logits, non_blocking=True)
         background_BC = background_BC * class_weights
         soft_BP = soft_BP * class_weights[labels_BP]
     logits_BCA = class_logits.transpose(1, 2)  # how `flatten` stores them, so the next line copies nothing

@@ -98,7 +98,7 @@ def _class_sum(rows: Rows, found: SlotAssignment, labels_BP: Tensor, counts_BP: 
     against_BPC = F.softplus(logits_BPC)
     overlap_BP = found.overlap
     if class_weights is not None:
-        class_weights = class_weights.to(logits_BPC)
+        class_weights = class_weights.to(logits_BPC, non_blocking=True)
         against_BPC = against_BPC * class_weights
         overlap_BP = overlap_BP * class_weights[labels_BP]
     own_BP = logits_BPC.gather(2, labels_BP.unsqueeze(2)).squeeze(2)

@@ -5,11 +5,11 @@ Here it is two reads and a write forward (statistics; then normalise and activat
 worked out again from the input, so it is not kept either.
 
 Sums over rows are shifted by the first row: sums of squares of raw values cancel where a channel's mean is large.
+
+Triton's compiler looks up every name in a signature and knows no other module's than its own: arguments are `tl.tensor`.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -18,7 +18,7 @@ NONE, SILU, RELU = 0, 1, 2
 
 
 @triton.jit
-def _activate(z: Any, ACT: tl.constexpr) -> Any:
+def _activate(z: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
     if ACT == 1:
         return z * tl.sigmoid(z)
     if ACT == 2:
@@ -27,7 +27,7 @@ def _activate(z: Any, ACT: tl.constexpr) -> Any:
 
 
 @triton.jit
-def _slope(z: Any, ACT: tl.constexpr) -> Any:
+def _slope(z: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
     if ACT == 1:
         s = tl.sigmoid(z)
         return s * (1.0 + z * (1.0 - s))
@@ -37,7 +37,7 @@ def _slope(z: Any, ACT: tl.constexpr) -> Any:
 
 
 @triton.jit
-def sums_kernel(x_ptr: Any, out_ptr: Any, M: Any, C: Any, rows: Any, BM: tl.constexpr, BC: tl.constexpr) -> None:
+def sums_kernel(x_ptr: tl.tensor, out_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, rows: tl.tensor, BM: tl.constexpr, BC: tl.constexpr) -> None:
     """out [P, 2, C]: program (p, c) adds x - x[0] and its square over rows p * rows ... (p + 1) * rows."""
     part = tl.program_id(0)
     columns = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -59,7 +59,7 @@ def sums_kernel(x_ptr: Any, out_ptr: Any, M: Any, C: Any, rows: Any, BM: tl.cons
 
 
 @triton.jit
-def _add_up(sums_ptr: Any, columns: Any, inside: Any, P: Any, C: Any, BP: tl.constexpr, BC: tl.constexpr) -> Any:
+def _add_up(sums_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, P: tl.tensor, C: tl.tensor, BP: tl.constexpr, BC: tl.constexpr) -> tl.tensor:
     """Add the parts of sums [P, 2, C]."""
     first = tl.zeros([BC], dtype=tl.float32)
     second = tl.zeros([BC], dtype=tl.float32)
@@ -74,8 +74,9 @@ def _add_up(sums_ptr: Any, columns: Any, inside: Any, P: Any, C: Any, BP: tl.con
 
 @triton.jit
 def statistics_kernel(
-    x_ptr: Any, sums_ptr: Any, mean_ptr: Any, rstd_ptr: Any, running_mean_ptr: Any, running_var_ptr: Any, P: Any, C: Any, M: Any,
-    eps: Any, momentum: Any, BP: tl.constexpr, BC: tl.constexpr,
+    x_ptr: tl.tensor, sums_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, running_mean_ptr: tl.tensor,
+    running_var_ptr: tl.tensor, P: tl.tensor, C: tl.tensor, M: tl.tensor,
+    eps: tl.tensor, momentum: tl.tensor, BP: tl.constexpr, BC: tl.constexpr,
 ) -> None:  # fmt: skip
     """From the shifted sums to mean and 1 / sqrt(var + eps), and the running statistics moved towards them (variance unbiased)."""
     columns = tl.program_id(0) * BC + tl.arange(0, BC)
@@ -92,7 +93,9 @@ def statistics_kernel(
 
 
 @triton.jit
-def gradient_means_kernel(sums_ptr: Any, own_ptr: Any, means_ptr: Any, P: Any, C: Any, M: Any, BP: tl.constexpr, BC: tl.constexpr) -> None:
+def gradient_means_kernel(
+    sums_ptr: tl.tensor, own_ptr: tl.tensor, means_ptr: tl.tensor, P: tl.tensor, C: tl.tensor, M: tl.tensor, BP: tl.constexpr, BC: tl.constexpr
+) -> None:
     """own [2, C]: the parts of `gradient_sums_kernel` added up, which are the gradients of bias and weight; means [2, C]: the same by row."""
     columns = tl.program_id(0) * BC + tl.arange(0, BC)
     inside = columns < C
@@ -105,7 +108,7 @@ def gradient_means_kernel(sums_ptr: Any, own_ptr: Any, means_ptr: Any, P: Any, C
 
 @triton.jit
 def apply_kernel(
-    x_ptr: Any, y_ptr: Any, mean_ptr: Any, rstd_ptr: Any, w_ptr: Any, b_ptr: Any, M: Any, C: Any,
+    x_ptr: tl.tensor, y_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor, M: tl.tensor, C: tl.tensor,
     BM: tl.constexpr, BC: tl.constexpr, ACT: tl.constexpr,
 ) -> None:  # fmt: skip
     """y = act((x - mean) * rstd * w + b)."""
@@ -124,7 +127,8 @@ def apply_kernel(
 
 @triton.jit
 def gradient_sums_kernel(
-    x_ptr: Any, g_ptr: Any, out_ptr: Any, mean_ptr: Any, rstd_ptr: Any, w_ptr: Any, b_ptr: Any, M: Any, C: Any, rows: Any,
+    x_ptr: tl.tensor, g_ptr: tl.tensor, out_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor,
+    M: tl.tensor, C: tl.tensor, rows: tl.tensor,
     BM: tl.constexpr, BC: tl.constexpr, ACT: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [P, 2, C]: over each part's rows the sums of dz and of dz * xhat, where dz is the gradient at the activation's input."""
@@ -153,7 +157,8 @@ def gradient_sums_kernel(
 
 @triton.jit
 def gradient_kernel(
-    x_ptr: Any, g_ptr: Any, dx_ptr: Any, mean_ptr: Any, rstd_ptr: Any, w_ptr: Any, b_ptr: Any, m0_ptr: Any, m1_ptr: Any, M: Any, C: Any,
+    x_ptr: tl.tensor, g_ptr: tl.tensor, dx_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor,
+    m0_ptr: tl.tensor, m1_ptr: tl.tensor, M: tl.tensor, C: tl.tensor,
     BM: tl.constexpr, BC: tl.constexpr, ACT: tl.constexpr,
 ) -> None:  # fmt: skip
     """dx = w * rstd * (dz - m0 - xhat * m1), with m0 and m1 the means of dz and dz * xhat (Ioffe and Szegedy, arXiv 1502.03167)."""

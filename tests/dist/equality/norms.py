@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+import launch
 from libreyolo.engine import collectives
 from libreyolo.engine.batchnorm import SyncBatchNorm, synchronise
+from libreyolo.engine.fusion import FusedNormAct
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,15 @@ class Norm:
     flat: bool = False  # [B, C] instead of [B, C, H, W]
     offset: float = 2.0  # how far the mean is from 0
     dtype: torch.dtype = torch.float64
+    fused: bool = False  # with its activation (none), on maps that the kernels don't take
 
 
 def gaps(case: Norm) -> dict[str, float]:
     """Return the largest absolute difference of forward, input gradient, parameter gradients and buffers, over ranks and two steps."""
     found: dict[str, float] = {}
-    whole_norm, shared_norm = _norm(case), synchronise(nn.Sequential(_norm(case)))[0]
+    own_norm = _norm(case)
+    own_norm = FusedNormAct(own_norm, nn.Identity(), over_ranks=True) if isinstance(own_norm, nn.BatchNorm2d) and case.fused else own_norm
+    whole_norm, shared_norm = _norm(case), synchronise(nn.Sequential(own_norm))[0]
     assert isinstance(shared_norm, SyncBatchNorm)
     assert list(shared_norm.state_dict()) == list(whole_norm.state_dict())
     rank, world_size = collectives.rank(), collectives.world_size()
@@ -56,6 +62,37 @@ def gaps(case: Norm) -> dict[str, float]:
             found[name] = max(found.get(name, 0.0), float((mine - theirs).detach().abs().max()))
         shared_norm.zero_grad(), whole_norm.zero_grad()
     return _largest_over_ranks(found)
+
+
+def on_two_gpus() -> float:
+    """Return the largest relative difference between synchronised norms (torch's, and fused with SiLU) on two GPUs and plain ones on the whole batch.
+
+    Raises where torch sees the host wait for the device.
+    """
+    rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", rank)
+    found = 0.0
+    with launch.process_group(launch.detect(os.environ), device=str(device)):
+        for fused in (False, True):
+            plain = nn.Sequential(nn.BatchNorm2d(8), nn.SiLU()).to(device)
+            own: Any = nn.BatchNorm2d(8).to(device)
+            shared = FusedNormAct(own, nn.SiLU(), over_ranks=True) if fused else synchronise(nn.Sequential(own, nn.SiLU()))
+            x = torch.randn(6, 8, 16, 16, generator=torch.Generator().manual_seed(0)).to(device, memory_format=torch.channels_last) * 3 + 2
+            part = slice(0, 2) if rank == 0 else slice(2, 6)
+            for mode in ("default", "error"):  # kernels and the communicator are made the first time
+                whole, mine = x.clone().requires_grad_(), x[part].clone(memory_format=torch.channels_last).requires_grad_()
+                expected = plain(whole)
+                expected.sin().sum().backward()
+                torch.cuda.set_sync_debug_mode(mode)
+                result = shared(mine)
+                result.sin().sum().backward()
+                torch.cuda.set_sync_debug_mode("default")
+            assert whole.grad is not None and mine.grad is not None
+            pairs = [(result, expected[part]), (mine.grad, whole.grad[part])]
+            norm, twin = (shared if fused else shared[0]), plain[0]
+            pairs += [(norm.running_mean, twin.running_mean), (norm.running_var, twin.running_var)]
+            found = max(found, *(float((a - b).detach().abs().max() / b.detach().abs().max()) for a, b in pairs))
+    return found
 
 
 def _norm(case: Norm) -> nn.Module:

@@ -88,6 +88,8 @@ NORMS = (
     norms.Norm(),
     norms.Norm(sizes=(1, 4)),
     norms.Norm(momentum=None),
+    norms.Norm(fused=True),
+    norms.Norm(fused=True, momentum=None),
     norms.Norm(affine=False),
     norms.Norm(track=False),
     norms.Norm(training=False),

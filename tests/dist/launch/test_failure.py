@@ -89,12 +89,13 @@ def test_a_handler_that_the_program_installed_stays_in_charge():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_a_signal_that_came_during_the_clean_up_is_not_lost():
+def test_a_signal_that_came_during_the_clean_up_is_not_lost_nor_hides_the_failure(caplog):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt) as caught, Interrupts(2):
         signal.raise_signal(signal.SIGINT)
         raise RankFailedError(1, "raised KeyError", "")
     assert isinstance(caught.value.__cause__, RankFailedError)
+    assert "rank 1 raised KeyError" in caplog.text
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(SystemExit) as ended_by, Interrupts(2) as interrupts:
         signal.raise_signal(signal.SIGTERM)

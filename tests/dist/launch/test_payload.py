@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import pickle
+import sys
 import threading
+import types
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 
 from launch import payload
 from launch.errors import PayloadError
+from launch.guard import is_under_the_guard
 from launch.payload import dumps
 
 
@@ -99,3 +102,48 @@ def test_what_a_notebook_defines_is_refused_by_name(monkeypatch):
     monkeypatch.setattr("__main__.work", work, raising=False)
     with pytest.raises(PayloadError, match=r"'work' is defined in a notebook.*\.py file"):
         dumps(work, ({},))
+
+
+SCRIPT = """
+from os import path
+def above(): ...
+if __name__ == "__main__":
+    class Under: ...
+    import json as under_too
+    def above(): ...
+    for item in (): ...
+else:
+    def in_workers(): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "under"),
+    [("Under", True), ("under_too", True), ("item", True), ("above", False), ("path", False), ("in_workers", False), ("nowhere", False)],
+)
+def test_a_name_under_the_main_guard_only_is_told_from_those_that_workers_find(name, under, monkeypatch, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    main = types.ModuleType("__main__")
+    main.__file__ = str(tmp_path / "script.py")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert is_under_the_guard(name) is under
+
+
+@pytest.mark.parametrize("content", [None, b"PK\x03\x04\x00\xff"])
+def test_a_script_that_cannot_be_read_says_nothing_of_its_guard(content, monkeypatch, tmp_path):
+    main = types.ModuleType("__main__")
+    main.__file__ = str(tmp_path / "script.py")
+    if content is not None:
+        (tmp_path / "script.py").write_bytes(content)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    assert not is_under_the_guard("Under")
+
+
+def test_what_stands_under_the_main_guard_is_refused_by_name(monkeypatch, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    main = types.ModuleType("__main__")
+    main.__file__ = str(tmp_path / "script.py")
+    main.Under = type("Under", (), {"__module__": "__main__"})
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(PayloadError, match=r"^'Under' is defined under 'if __name__ == \"__main__\":', which workers do not run.*define it above"):
+        dumps(work, ([main.Under()],))

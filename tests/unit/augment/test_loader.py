@@ -1,14 +1,20 @@
 import multiprocessing
+import os
 import random
 import signal
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from libreyolo.data import loader as module
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection_loader import ROWS, eval_loader, train_loader
-from libreyolo.data.loader import Loader, resolve_workers
+from libreyolo.data.loader import Loader, _end_with_lost_batch, resolve_workers
+from libreyolo.data.loader_room import lost_workers_told
 from libreyolo.data.sampler import EvaluationSampler
 from libreyolo.errors import UserError
 from libreyolo.interfaces.input import InputSpec
@@ -200,9 +206,50 @@ class Suicidal(WorkerFacts):
 
 def test_a_killed_worker_is_told_with_advice():
     loader = Loader(Suicidal(), EvaluationSampler(2, batch=1), collate=same_list, prepare=no_preparation, workers=1)
-    with pytest.raises(UserError, match=r"loader process was killed .*workers=0"):
+    with pytest.raises(UserError, match=r"loader process ended .*workers=0"):
         list(loader.epoch(0))
     loader.close()
+
+
+class Unsendable:
+    """What torch's tensors are where /dev/shm is full."""
+
+    def __reduce__(self):
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)\nmore")
+
+
+def unsendable(samples):
+    return Unsendable()
+
+
+def test_a_batch_that_cannot_be_handed_over_is_told_and_not_waited_for_without_end():
+    loader = Loader(WorkerFacts(), EvaluationSampler(2, batch=1), collate=unsendable, prepare=no_preparation, workers=1)
+    before = signal.signal(signal.SIGALRM, lambda number, frame: pytest.fail("the lost batch is waited for"))
+    signal.alarm(60)
+    try:
+        with pytest.raises(UserError, match=r"loader process ended \(DataLoader worker \(pid.*\) exited unexpectedly[^.]*\), .*workers=0"):
+            list(loader.epoch(0))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        loader.close()
+
+
+def test_a_worker_says_why_its_batch_could_not_be_handed_over(monkeypatch, caplog):
+    codes = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    _end_with_lost_batch(RuntimeError("unable to allocate shared memory: No space left on device (28)\nframe #0"), None)
+    assert codes == [1]
+    assert caplog.messages == ["A batch could not be handed over: unable to allocate shared memory: No space left on device (28)."]
+
+
+def test_the_end_of_a_loader_process_is_told_wherever_the_training_is():
+    """torch raises it in a handler of SIGCHLD, so between any two lines."""
+    told = r"loader process ended \(DataLoader worker \(pid 7\) is killed by signal: Bus error\), .*workers=0"
+    with pytest.raises(UserError, match=told), lost_workers_told():
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that ...")
+    with pytest.raises(RuntimeError, match="CUDA"), lost_workers_told():
+        raise RuntimeError("CUDA error")
 
 
 def test_waiting_is_counted_and_reset():
@@ -250,6 +297,59 @@ def test_workers_are_capped_by_the_cpus_of_the_host_over_its_ranks():
         resolve_workers(-1, 1, 4)
 
 
+def test_all_loaders_of_a_gpu_prepare_on_one_side_stream_and_pin_for_that_gpu(monkeypatch):
+    # Memory that a stream has used is used again by that stream alone: a stream of each epoch's own would keep a batch's memory for each.
+    made, entered, current = [], [], []
+
+    @contextmanager
+    def on(what, note):
+        note.append(str(what))
+        current.append(str(what))
+        yield
+        current.pop()
+
+    class Stream:
+        def __init__(self, device):
+            made.append(str(device))
+
+        def __str__(self):
+            return f"side {len(made)}"
+
+        def wait_event(self, event): ...
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: on(device, entered))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: on(stream, []))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(wait_event=lambda event: None))
+    module._side_stream.cache_clear()
+
+    class Pinning:
+        """A DataLoader as far as a pass over it goes."""
+
+        def __iter__(self):
+            assert current == ["cuda:1"]  # whose context its pinning thread will open
+            return iter([1, 2])
+
+    seen = []
+    try:
+        for _ in range(2):
+            loader = loader_of(device="cuda:1")
+            loader._prepare = lambda host, device: seen.append((host, list(current))) or SimpleBatch(host)
+            monkeypatch.setattr(loader, "_start", Pinning)
+            for epoch in (0, 1):
+                assert [batch.value for batch in loader.epoch(epoch)] == [1, 2]
+    finally:
+        module._side_stream.cache_clear()
+    assert made == ["cuda:1"]
+    assert seen == [(host, ["cuda:1", "side 1"]) for _ in range(4) for host in (1, 2)]
+
+
+@dataclass
+class SimpleBatch:
+    value: int
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_the_side_stream_delivers_the_same_batches():
@@ -266,3 +366,17 @@ def test_the_side_stream_delivers_the_same_batches():
                 torch.testing.assert_close(row[2].cpu(), expected[place][2], atol=1e-4, rtol=0)
                 assert torch.equal(row[3].cpu(), expected[place][3])
     loader.close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_a_gpu_epochs_do_not_add_to_the_memory_that_is_held():
+    held = []
+    for _ in range(6):
+        loader = loader_of(noisy_pictures(10), AugmentSettings(imgsz=(640, 640)), device="cuda:0")
+        for batch in loader.epoch(0):
+            batch.images.sum()
+        torch.cuda.synchronize()
+        held.append(torch.cuda.memory_reserved())
+        loader.close()
+    assert held[-1] <= 1.2 * held[1], held

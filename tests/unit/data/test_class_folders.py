@@ -219,6 +219,33 @@ def test_a_mistake_in_a_yaml_is_told_with_the_file(tmp_path: Path, yaml: str, se
     assert str(tmp_path / "data.yaml") in str(told.value)
 
 
+def test_a_name_in_one_code_point_or_two_is_one_class_whichever_split_or_yaml_says_it(tmp_path: Path) -> None:
+    build(tmp_path, {"train": {"e\u0301": 1, "dog": 1}, "val": {"\u00e9": 1}})
+    data = load_classify(tmp_path, cwd=tmp_path)
+    assert data.names == {0: "dog", 1: "\u00e9"}
+    assert data.val is not None
+    assert data.val.label_rows.tolist() == [1]
+    yaml = write_text(tmp_path / "set.yaml", "train: train\nval: val\nnames: ['\u00e9', dog]\n")
+    assert load_classify(yaml, cwd=tmp_path).train.label_rows.tolist() == [1, 0]
+
+
+def test_a_class_folder_with_a_control_character_is_refused(tmp_path: Path) -> None:
+    build(tmp_path, {"train": {"a\nb": 1, "dog": 1}})
+    with pytest.raises(UserError, match=r"train/a\\nb: the name of a class must not hold control characters; rename the folder"):
+        load_classify(tmp_path, cwd=tmp_path)
+
+
+def test_a_link_to_itself_is_skipped_by_name(tmp_path: Path) -> None:
+    """Alone, beside class folders and among pictures."""
+    build(tmp_path, PETS)
+    (tmp_path / "train" / "loop").symlink_to("loop")
+    picture = tmp_path / "train" / "cat" / "loop.jpg"
+    picture.symlink_to("loop.jpg")
+    data = load_classify(tmp_path, cwd=tmp_path)
+    assert len(data.train) == 5
+    assert [path for path, _ in data.report["train"].skipped] == [str(picture)]
+
+
 def test_a_class_whose_pictures_are_all_broken_is_an_error(tmp_path: Path) -> None:
     build(tmp_path, {"train": {"cat": 4, "dog": 0}})
     write_text(tmp_path / "train" / "dog" / "a.jpg", "x")

@@ -75,6 +75,20 @@ def test_crowds_repeats_and_useless_boxes_are_left_out_with_their_ids(write_set:
     assert "crowd" in told[0]
 
 
+def test_ids_as_tables_write_them_and_names_in_other_code_points_are_the_same(write_set: WriteSet) -> None:
+    content = {
+        "images": [image(1.0, "e\u0301.png"), image(2, "b.png")],  # type: ignore[arg-type]
+        "annotations": [annotation(1, 1, 3.0, [0, 0, 8, 8], iscrowd="0"), annotation(2, 2.0, 3, [0, 0, 4, 4], iscrowd="1")],  # type: ignore[arg-type]
+        "categories": [{"id": 3, "name": "Ve\u0301lo"}],
+    }
+    data = load_detection(write_set(content, names="[cat, v\u00e9lo]", pictures=("b.png", "\u00e9.png")))
+    assert [(data.train.path(i).name, *(rows.tolist() for rows in data.train.truth(i))) for i in range(2)] == [
+        ("b.png", [], []),
+        ("\u00e9.png", [[0, 0, 8, 8]], [1]),
+    ]
+    assert data.report["train"].row_warnings[0].endswith("annotation 2 is a crowd region, not an object ([0, 0, 4, 4])")
+
+
 def test_an_annotation_without_a_box_takes_the_envelope_of_its_polygons(write_set: WriteSet) -> None:
     polygons = [[2, 3, 10, 3, 10, 9], [20, 1, 22, 1, 22, 21]]
     data = load_detection(write_set({"images": [image(1, "a.png")], "annotations": [annotation(1, 1, 3, None, segmentation=polygons)]}))
@@ -116,6 +130,9 @@ MISTAKES = {
     "words": (ONE | {"annotations": [annotation(8, 1, 3, ["0", 0, 1, 1])]}, "no list of numbers"),
     "no box": (ONE | {"annotations": [annotation(8, 1, 3, [], segmentation={"counts": "x"})]}, "neither a bbox nor polygons"),
     "a huge number": (ONE | {"annotations": [annotation(8, 1, 3, [0, 0, 10**400, 1])]}, "beyond all numbers"),
+    "two categories of one id": (ONE | {"categories": [*CATEGORIES, {"id": 3, "name": "cat"}]}, "categories[2] has the id 3 of an earlier category"),
+    "an id with a fraction": (ONE | {"annotations": [annotation(8, 1.5, 3, [0, 0, 1, 1])]}, "no image_id that is a whole number or a text, but 1.5"),
+    "half a crowd": (ONE | {"annotations": [annotation(8, 1, 3, [0, 0, 1, 1], iscrowd="no")]}, "annotation 8 has iscrowd 'no', which is neither"),
     "none of the pictures": ({"images": [], "annotations": []}, "name none of the 3 pictures"),
 }
 

@@ -117,6 +117,35 @@ def test_a_missing_train_key_is_named_with_its_misspelling(tmp_path: Path) -> No
         read(tmp_path, "trian: x\nnames: [a]\n")
 
 
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (
+            b"PK\x03\x04\x14\0\0\0\x08\0\xff\xfe",
+            "data.yaml is no text, so no data set description; give the data.yaml (of an archive, after unpacking",
+        ),
+        ("train: x\nnames: [a]\n".encode("utf-16"), "data.yaml:1: the file is not UTF-8 text; save it as UTF-8."),
+        (
+            b'{"images": [], "annotations": [], "categories": []}',
+            "no train: key with the training pictures; add it beside names: and annotations:, for",
+        ),
+        (b"train:\nnames: [a]\n", "data.yaml: train: is empty, it must hold the training pictures; add it."),
+        (b"train: x\nnames:\n", "data.yaml: names: is empty, it must hold the names of the classes; add it."),
+    ],
+)
+def test_another_file_or_an_empty_key_is_told_for_what_it_is(tmp_path: Path, raw: bytes, said: str) -> None:
+    (tmp_path / "data.yaml").write_bytes(raw)
+    with pytest.raises(UserError) as caught:
+        read_yaml(tmp_path / "data.yaml")
+    assert said in str(caught.value)
+
+
+def test_a_folder_whose_name_ends_with_a_blank_comes_first(tmp_path: Path) -> None:
+    save_picture(tmp_path / "images " / "a.png")
+    save_picture(tmp_path / "images" / "b.png")
+    assert names_of(tmp_path, "'images '") == ["images /a.png"]
+
+
 @pytest.mark.parametrize("text", ["train: {a: b}", "train: [a, [b]]"])
 def test_a_source_that_is_no_text_is_an_error(tmp_path: Path, text: str) -> None:
     with pytest.raises(UserError, match="train: takes a folder"):
@@ -162,6 +191,9 @@ def test_a_name_that_is_nowhere_lists_what_was_tried(tmp_path: Path) -> None:
         find_yaml("shape", tmp_path)
     assert str(tmp_path / "shape.yaml") in str(caught.value)
     assert "Did you mean 'shapes'?" in str(caught.value)
+    (tmp_path / "pets" / "train" / "cat").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"data='pets' is a folder that holds no data\.yaml \(tried .*pets/data\.yaml"):
+        find_yaml("pets", tmp_path)
 
 
 @pytest.mark.parametrize("data", [None, "", 3, ["a.yaml"]])
@@ -216,6 +248,8 @@ def lists(root: Path) -> dict[str, str]:
         "backslash folder": "'.\\images'",
         "absolute folder": str(root / "images"),
         "exporter's dots": "../images",
+        "a blank after it": "'images '",
+        "a block of text": "|\n  images",
     }
 
 
@@ -234,6 +268,8 @@ def lists(root: Path) -> dict[str, str]:
         "backslash folder",
         "absolute folder",
         "exporter's dots",
+        "a blank after it",
+        "a block of text",
     ],
 )
 def test_every_kind_of_source_gives_the_same_list(six_pictures: Path, form: str) -> None:

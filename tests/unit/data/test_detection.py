@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from libreyolo.data.counterparts import label_paths
 from libreyolo.data.detection import load_detection
-from libreyolo.data.scan import label_paths
 from libreyolo.errors import UserError
 from tests.unit.data.conftest import BuildSet, save_picture, write_text
 

@@ -205,6 +205,15 @@ def test_the_command_leaves_with_1_where_a_training_would_stop(build_set: BuildS
     assert "a training would stop." in told
 
 
+def test_samples_that_cannot_be_written_are_told_after_the_report(build_set: BuildSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["check", str(build_set([BOTH], [BOTH])), "--save", str(tmp_path / "file" / "page.png")]) == 1
+    told = capsys.readouterr()
+    assert "a training would start." in told.out
+    assert told.err.startswith(f"{tmp_path / 'file' / 'page.png'} could not be written (")
+    assert told.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("terminal", [False, True])
 def test_names_are_shown_as_text_and_never_obeyed(terminal: bool) -> None:
     report = DataReport("a\x1b[31m/data.yaml", {"train": {"pictures": 1}}, [(0, "[red]x[/red]", {"train": 1})])

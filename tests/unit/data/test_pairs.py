@@ -257,3 +257,35 @@ def test_a_check_tells_everything_at_once_and_raises_nothing(tmp_path: Path) -> 
     report.draw_samples(tmp_path / "samples.png")
     assert Image.open(tmp_path / "samples.png").width > 600
     assert check(tmp_path / "nothing.yaml", task="restore", cwd=tmp_path).has_errors
+
+
+def test_names_in_other_code_points_are_a_pair(tmp_path: Path) -> None:
+    save_picture(tmp_path / "inputs" / "e\u0301.png", seed=0)
+    save_picture(tmp_path / "targets" / "\u00e9_gt.png", seed=1)
+    data = load_restore(write_text(tmp_path / "data.yaml", "train: inputs\ntarget_stem_suffix: _gt\n"))
+    assert paths(data) == [("inputs/e\u0301.png", "targets/\u00e9_gt.png")]
+
+
+@pytest.mark.parametrize("folder", ["/sets/inputs", "C:\\sets\\inputs", "~/inputs"])
+def test_a_folder_that_begins_at_a_root_is_refused(folder: str, tmp_path: Path) -> None:
+    assert f"input_dir: must be the name of a folder, like inputs, not {folder!r}" in told(
+        write_text(tmp_path / "data.yaml", f"train: train\ninput_dir: {folder}\n")
+    )
+
+
+def test_a_set_of_unread_formats_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_text(tmp_path / "inputs" / "a.heic", "x")
+    assert "train: holds no picture (1 files are pictures of a format that is not read (.heic;" in told(
+        write_text(tmp_path / "data.yaml", "train: inputs\n")
+    )
+    assert caplog.text.count("a.heic") == 1
+
+
+def test_a_target_of_two_inputs_is_told_by_a_training_and_by_the_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pairs_below(tmp_path, "inputs", "targets", ["a.png", "b.png"])
+    save_picture(tmp_path / "inputs" / "a.bmp")
+    yaml = write_text(tmp_path / "data.yaml", "train: inputs\n")
+    assert paths(load_restore(yaml))[:2] == [("inputs/a.bmp", "targets/a.png"), ("inputs/a.png", "targets/a.png")]
+    shared = str(tmp_path / "targets" / "a.png")
+    assert f"train: 1 targets belong to several inputs each, one name with two suffixes (for example {shared})" in caplog.text
+    assert [f.places for f in check(yaml, task="restore").findings if "of several inputs each" in f.what] == [(shared,)]

@@ -79,6 +79,32 @@ def test_masks_dir_and_label_mapping_are_followed_and_nothing_is_quietly_lost(bu
         assert "label_mapping leaves out the values 9 (384 px); those pixels are ignored" in caplog.text
 
 
+@pytest.mark.parametrize("masks_dir", ["ann\\ids", ".\\ann\\ids\\", "./ann/ids/", "ann//ids"])
+def test_masks_dir_may_be_written_as_on_any_system(build: Build, masks_dir: str) -> None:
+    path = build([2], keys=f"masks_dir: {masks_dir}\n", folder="ann/ids")
+    assert np.unique(load_semantic(path).train.mask(0)).tolist() == [2]
+
+
+@pytest.mark.parametrize("masks_dir", ["/sets/masks", "C:\\sets\\masks", "~/masks"])
+def test_a_masks_dir_that_begins_at_a_root_is_refused(build: Build, masks_dir: str) -> None:
+    path = build([2], keys=f"masks_dir: {masks_dir}\n")
+    assert told(path) == f"{path}: masks_dir must be the name that stands in a mask's path where images stands in its picture's, not {masks_dir!r}."
+
+
+def test_masks_are_found_below_large_letters_and_by_names_in_other_code_points(build: Build) -> None:
+    path = build([2, None])
+    root = path.parent
+    save_picture(root / "images" / "train" / "e\u0301.jpg", HW)
+    save_mask(root / "masks" / "train" / "\u00e9.PNG", 1)
+    save_picture(root / "images" / "train" / "\u00fc.jpg", HW)
+    save_mask(root / "masks" / "train" / "u\u0308.tif", 0)
+    (root / "images" / "train" / "01.jpg").unlink()
+    (root / "images").rename(root / "Images")
+    write_text(path, "train: Images/train\nnames: [road, car, sky]\n")
+    data = load_semantic(path)
+    assert {data.train.path(i).name: int(data.train.mask(i)[0, 0]) for i in range(3)} == {"00.jpg": 2, "e\u0301.jpg": 1, "\u00fc.jpg": 0}
+
+
 def test_a_mask_is_found_by_its_stem_whatever_its_suffix(build: Build) -> None:
     path = build([None, None, None])
     folder = path.parent / "masks" / "train"
@@ -255,3 +281,14 @@ def test_of_a_row_with_key_points_the_box_is_painted(build_set: BuildSet) -> Non
     mask = load_semantic(path).train.mask(0)
     assert (mask[:, :15] == 0).all()
     assert (mask[:, 18:] == 1).all()
+
+
+@pytest.mark.parametrize("num_classes", [254, 255])
+def test_the_background_of_polygons_is_never_the_ignored_value(build_set: BuildSet, num_classes: int) -> None:
+    path = build_set(["253 0 0 1 0 1 1 0 1\n", ""], nc=num_classes)
+    if num_classes == 255:
+        assert "255 classes and the background, which polygons leave, are more than a mask can tell apart: at most 255, for 255 is ignored" in told(
+            path
+        )
+    else:
+        assert [np.unique(load_semantic(path).train.mask(i)).tolist() for i in range(2)] == [[253], [254]]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import signal
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed import TCPStore
 
-from libreyolo.engine import rank_state
+from libreyolo.engine import collectives, interruption, rank_state
 from libreyolo.engine.interruption import Interrupted, Interruption
 from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.progress import Progress
@@ -143,6 +145,15 @@ def test_outside_of_training_a_wish_ends_the_process_at_once() -> None:
     with pytest.raises(Interrupted) as ended:
         wish.ask(15)
     assert (ended.value.code, str(ended.value)) == (143, "SIGTERM")
+    wish.ask(10)  # and is not disturbed in leaving
+    assert wish.number == 15
+
+
+def test_a_rank_that_leaves_for_another_s_wish_is_not_disturbed_in_it_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "max_integers", lambda values, device: dict.fromkeys(values, 10))
+    wish = Interruption()
+    assert wish.agreed(torch.device("cpu")) == 10
+    wish.ask(10)  # the launcher tells every rank once one has left
 
 
 def test_the_losses_of_an_epoch_go_on_with_another_number_of_ranks() -> None:
@@ -156,3 +167,21 @@ def test_the_losses_of_an_epoch_go_on_with_another_number_of_ranks() -> None:
     again = LossLog(torch.device("cpu"), earlier)
     assert again.read().wait() == {"box": 4.0}  # 2 on each of two ranks, over 4 pictures of both
     assert (again.pictures, again.pictures_before) == (4, 4)
+
+
+def test_a_store_that_cannot_be_reached_is_a_wish_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever started the ranks holds it: torchrun's agent, say, which another signal has ended."""
+    server = TCPStore("127.0.0.1", 0, 1, is_master=True, wait_for_workers=False)
+    mine = TCPStore("127.0.0.1", server.port, 1, is_master=False, wait_for_workers=False)
+    monkeypatch.setattr(collectives, "_store", lambda: mine)
+    monkeypatch.setattr(collectives, "world_size", lambda: 2)
+    monkeypatch.setattr(interruption, "LOOK_SECONDS", 0.0)
+    wish, asked = Interruption(), Interruption()
+    with wish.held():
+        assert not wish.asked_anywhere()
+        del server
+        assert wish.asked_anywhere() and wish.number == signal.SIGTERM
+        assert wish.asked_anywhere()  # and is asked once
+    with asked.held():
+        asked.ask(signal.SIGUSR1)
+        assert asked.asked_anywhere() and asked.number == signal.SIGUSR1

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from libreyolo.engine.optimizer import build_optimizer, parameter_groups
+from libreyolo.engine.optimizer import build_optimizer, load_state, parameter_groups
 from libreyolo.models.yolo9.network import build
 from tests.unit.engine.toy import CPU
 
@@ -101,3 +101,45 @@ def test_adam_decays_through_the_gradient_and_adamw_apart_from_it(name: str, exp
 def test_nesterov_without_momentum_is_plain_sgd() -> None:
     optimizer = build_optimizer(parameter_groups(nn.Linear(1, 1), 0.0), name="sgd", lr=0.1, momentum=0.0, nesterov=True, device=CPU)
     assert optimizer.param_groups[0]["nesterov"] is False
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_state_from_another_device_leaves_how_the_optimiser_runs(fused: bool) -> None:
+    """A run that a GPU began goes on on a CPU, and the other way round."""
+    torch.manual_seed(0)
+    one, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    other.load_state_dict(one.state_dict())
+    first, second = (torch.optim.AdamW(net.parameters(), lr=0.1, fused=how) for net, how in ((one, not fused), (other, fused)))
+    x = torch.rand(4, 3)
+    one(x).sum().backward()
+    first.step()
+    other.load_state_dict(one.state_dict())
+    load_state(second, first.state_dict())
+    assert [group["fused"] for group in second.param_groups] == [fused]
+    assert second.param_groups[0]["lr"] == 0.1
+    for net, optimizer in ((one, first), (other, second)):
+        net.zero_grad()
+        net(x).sum().backward()
+        optimizer.step()
+    assert torch.allclose(one.weight, other.weight)
+    with pytest.raises(ValueError, match="different number of parameter groups"):
+        load_state(second, {**first.state_dict(), "param_groups": []})
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_a_state_takes_the_memory_format_that_weights_have_here(kind: str) -> None:
+    torch.manual_seed(0)
+    nets = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 1)) for _ in range(2)]
+    nets[1].load_state_dict(nets[0].state_dict())
+    nets[1].to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    first, second = (build_optimizer(parameter_groups(net, 0.1), name=kind, lr=0.1, device=CPU) for net in nets)
+    x = torch.rand(2, 3, 8, 8)
+    nets[0](x).sum().backward()
+    first.step()
+    load_state(second, first.state_dict())
+    for parameter, twin in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+        for name, value in first.state[parameter].items():
+            found = second.state[twin][name]
+            assert torch.equal(found, value)
+            assert found.shape != twin.shape or found.stride() == twin.stride()
+            assert not found.requires_grad

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from libreyolo.interfaces.batch import Detections
+from libreyolo.metrics import coco
 from tests.unit.metrics.conftest import batch_of, detections, metric_for
 
 COLUMN_TEXT = (
@@ -185,6 +186,32 @@ def test_classes_in_several_groups_give_the_same_result_as_in_one(random_set, mo
             metric.update(batch_of([index]), [found[index]])
         results.append((metric.compute(), metric.per_class()))
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 7])
+def test_a_metric_worked_out_in_parts_is_the_whole_one_to_the_bit(random_set, ranks):
+    truth, found = random_set()
+
+    def filled():
+        metric = metric_for(truth, 5)
+        metric.update(batch_of(list(truth)), [found[index] for index in truth])
+        return metric
+
+    whole, first = filled(), filled()
+    parts = [filled().part(number, ranks) for number in range(ranks)]
+    assert sorted(k for part in parts for k in part.classes) == list(range(5))  # each class once; with 7 ranks some have nothing to do
+    first.take_parts(parts)
+    assert first.compute() == whole.compute()
+    assert first.per_class() == whole.per_class()
+    first.merge([metric_for(truth, 5).state()])
+    assert first.compute()["metrics/mAP50"] == 0.0  # parts of what was there before are forgotten
+
+
+def test_parts_have_about_as_many_boxes():
+    sizes, known = np.array([10, 1, 6, 5, 3]), np.ones(5, bool)
+    assert [coco._share(sizes, known, number, 2) for number in (0, 1)] == [[0, 4], [1, 2, 3]]  # 13 boxes and 12
+    only_one = np.array([False, False, True, False, False])
+    assert [coco._share(sizes, only_one, number, 2) for number in (0, 1)] == [[2], []]  # classes without truth are nobody's
 
 
 def test_merging_replaces_what_was_there_and_forgets_the_old_result():

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,6 +73,17 @@ def test_outputs_gradients_and_running_statistics_are_those_of_two_layers(shape:
     assert worst(fused(x, gradient, act), plain(x, gradient, act)) < 3e-6
 
 
+@pytest.mark.slow
+def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
+    # The interpreter runs what Triton's compiler refuses: a name of another module in a kernel's signature, say.
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.unit.nn.compile_kernels"], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert ended.stdout == "compiled 6\n"
+
+
 def test_a_channel_with_a_large_mean_keeps_its_digits() -> None:
     x, gradient = maps((2, 6, 8, 8), offset=300.0), maps((2, 6, 8, 8), seed=1)
     assert worst(fused(x, gradient, 1), plain(x, gradient, 1)) < 2e-5
@@ -128,3 +143,14 @@ def test_a_layer_keeps_its_names_and_trains_and_predicts_as_before(monkeypatch: 
         assert torch.allclose(value.float(), twin.state_dict()[name].float(), rtol=1e-5, atol=1e-6), name
     assert torch.allclose(net.eval()(x), twin.eval()(x), rtol=1e-5, atol=1e-6)
     assert type(synchronise(fusion.fuse(twin, over_ranks=True))[0].bn).__name__ == "FusedNormAct"
+
+
+def test_statistics_that_are_recomputed_are_a_mean_over_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fusion, "kernel_devices", lambda: (DEVICE,))
+    layer = fusion.fuse(nn.Sequential(ConvBNAct(3, 4)), over_ranks=False)[0].to(DEVICE)
+    twin = nn.BatchNorm2d(4, momentum=None).to(DEVICE)
+    layer.bn.momentum = None  # as `precise_bn` does it
+    for step in range(3):
+        x = maps((2, 4, 5, 5), offset=float(step), seed=step)
+        assert torch.allclose(layer.bn(x), F.silu(twin(x)), atol=1e-3)
+    assert torch.allclose(layer.bn.running_mean, twin.running_mean) and torch.allclose(layer.bn.running_var, twin.running_var)

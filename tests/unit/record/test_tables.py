@@ -8,6 +8,7 @@ import logging
 import math
 
 import numpy as np
+import pytest
 
 from libreyolo.interfaces.events import EpochEnd
 from libreyolo.record.tables import FIRST_COLUMNS, ResultsTable, read_results
@@ -82,6 +83,25 @@ def test_resuming_after_a_kill_in_the_middle_of_a_row_repairs_both_files(tmp_pat
     table_after(tmp_path, row_of(3), start_epoch=2)
     assert [row["epoch"] for row in read_results(tmp_path / "results.csv")] == [1, 2, 3]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("damage", [b"{bad\n", b"\xff\xfe\x00bad\n", b"[1]\n"])
+def test_resuming_beside_a_damaged_file_takes_the_other_and_keeps_what_it_held(damage, tmp_path, caplog):
+    table_after(tmp_path, row_of(1), row_of(2))
+    (tmp_path / "metrics.jsonl").write_bytes(damage)
+    table_after(tmp_path, row_of(3), start_epoch=2)
+    assert [row["epoch"] for name in ("metrics.jsonl", "results.csv") for row in read_results(tmp_path / name)] == [1, 2, 3, 1, 2, 3]
+    assert (tmp_path / "metrics.jsonl.damaged").read_bytes() == damage
+    assert "metrics.jsonl is damaged (" in caplog.text
+
+
+def test_resuming_without_a_file_that_can_be_read_begins_anew(tmp_path):
+    table_after(tmp_path, row_of(1))
+    (tmp_path / "metrics.jsonl").write_bytes(b"\xff\n")
+    (tmp_path / "results.csv").write_bytes(b"\xff\n")
+    table_after(tmp_path, row_of(2), start_epoch=1)
+    assert [row["epoch"] for row in read_results(tmp_path / "results.csv")] == [2]
+    assert sorted(path.name for path in tmp_path.glob("*.damaged")) == ["metrics.jsonl.damaged", "results.csv.damaged"]
 
 
 def test_resuming_with_only_the_csv_keeps_its_rows(tmp_path):

@@ -91,7 +91,7 @@ def test_a_disk_that_is_full_in_the_middle_is_one_sentence_and_the_old_file(tmp_
     def work() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-        with pytest.raises(UserError, match=r"last\.pt could not be written \(.+\); what was there before is untouched: make room"):
+        with pytest.raises(UserError, match=r"last\.pt could not be written \(File too large\); what was there before is untouched: make room"):
             checkpoint.write(content(2), path)
 
     assert in_child(work) == 0

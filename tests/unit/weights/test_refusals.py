@@ -170,3 +170,21 @@ def test_a_class_count_that_would_fill_the_memory_is_refused(saved: Callable[...
 @pytest.mark.parametrize("key", ["²", "--1", "1" * 5000])
 def test_ids_that_only_look_like_numbers_are_refused(saved: Callable[..., Path], key: str) -> None:
     assert "neither a list nor a dict of ids to names" in refusal(saved(names={key: "a"}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_not_finite_are_refused_by_the_name_of_the_tensor(
+    value: float, saved: Callable[..., Path], state: dict[str, Tensor]
+) -> None:
+    name = "head.cv2.0.2.bias"
+    path = saved(model={**state, name: state[name].clone().fill_(value)})
+    assert f"{path} holds numbers that are not finite (tensor {name})" in refusal(path)
+
+
+def test_a_safetensors_file_is_read_as_bare_tensors_and_a_cut_off_one_is_told(state: dict[str, Tensor], tmp_path: Path) -> None:
+    torch_files = pytest.importorskip("safetensors.torch", reason="only the development extra installs it")
+    path = tmp_path / "LibreYOLO9t.safetensors"
+    torch_files.save_file(state, path)
+    assert LibreYOLO(path).nc == 3
+    path.write_bytes(path.read_bytes()[:-8])
+    assert "is no complete weights file" in refusal(path)
