@@ -138,7 +138,7 @@ class LibreYOLO:
         """
         names, own_loggers = split_loggers(typed.get("loggers", []))
         typed = {**typed, "loggers": names} if own_loggers else typed
-        project = _below(cwd, str(typed.get("project", Recipe.project)))
+        project = run.below(cwd, str(typed.get("project", Recipe.project)))
         found = resume.find_checkpoint(self._resume_request(typed), project, cwd)
         resumed = resume.open_checkpoint(found) if found else None
         arguments = {k: v for k, v in typed.items() if k != "weights"}
@@ -393,14 +393,9 @@ def _find(model: str | Path, known: Mapping[str, Any]) -> Path:
 def _read_cfg(cfg: str | Path | None, cwd: Path) -> dict[str, Any]:
     if cfg is None:
         return {}
-    return {k: v for k, v in run_files.read_config(_below(cwd, str(cfg))).items() if k not in ("family", "size", "weights")}
+    return {k: v for k, v in run_files.read_config(run.below(cwd, str(cfg))).items() if k not in ("family", "size", "weights")}
 
 
 def _given(**settings: Any) -> dict[str, Any]:
     """Return the settings that the caller gave; the others keep the task's defaults."""
     return {name: value for name, value in settings.items() if value is not None}
-
-
-def _below(cwd: Path, path: str) -> Path:
-    found = Path(path).expanduser()
-    return found if found.is_absolute() else cwd / found

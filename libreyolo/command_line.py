@@ -77,15 +77,18 @@ def not_a_sweep(word: str) -> str:
     """Return what to say of a comma that makes a sweep of what was meant as one run."""
     name, _, value = word.partition("=")
     kind = schema.kind_of(name.lstrip("+"))
+    if "(" in value:  # choice(0.1,0.2), range(1,9): nobody means a list or a text by that
+        return f"{word} is a sweep to Hydra: give one value for one run, or add -m for the sweep."
+    num_runs = value.count(",") + 1
     if name == "device":
-        ways = f"write 'device=[{value}]' (quoted) for one run on {value.count(',') + 1} GPUs"
+        ways = f"write 'device=[{value}]' (quoted) for one run on {num_runs} GPUs"
     elif kind.startswith("list") or kind == "Any" or name == "experiment":
         ways = f"write '{name}=[{value}]' (quoted) for a list"
     elif kind.startswith("str"):
         ways = f"write '{name}=\"{value}\"' (both quotes) for a text with a comma"
     else:
         ways = "give one value for one run"
-    return f"{word} is a sweep of {value.count(',') + 1} runs to Hydra: {ways}, or add -m for the sweep."
+    return f"{word} is a sweep of {num_runs} runs to Hydra: {ways}, or add -m for the sweep."
 
 
 def _refuse_contradicting_options(chosen: argparse.Namespace) -> None:

@@ -106,13 +106,14 @@ def refuse_missing_data(job: Job) -> None:
     """Raise UserError for data that is plainly not there, before a directory is made or a process started."""
     recipe = job.recipe
     named = str(recipe.data if recipe.data is not None else recipe.data_dir)
-    if recipe.data is not None and recipe.data_dir is not None and not _below(job.cwd, recipe.data_dir).is_dir():
+    if recipe.data is not None and recipe.data_dir is not None and not below(job.cwd, recipe.data_dir).is_dir():
         raise UserError(f"data_dir={recipe.data_dir}: there is no such folder; it replaces the `path:` of the data.yaml.")
-    if named != recipe.BUILT_IN and not any(os.path.lexists(f"{_below(job.cwd, named)}{suffix}") for suffix in ("", ".yaml", ".yml")):
+    if named != recipe.BUILT_IN and not any(os.path.lexists(f"{below(job.cwd, named)}{suffix}") for suffix in ("", ".yaml", ".yml")):
         assembly_for(job.family)(job.family, recipe, job.spec, job.cwd).close()  # its own sentence says where it looked
 
 
-def _below(cwd: Path, path: str) -> Path:
+def below(cwd: Path, path: str) -> Path:
+    """Return `path`, with ~ expanded, counted from `cwd` if it is relative."""
     found = Path(path).expanduser()
     return found if found.is_absolute() else cwd / found
 

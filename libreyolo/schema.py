@@ -73,7 +73,7 @@ def resolve(chosen: Family, size: str, values: Mapping[str, Any]) -> Recipe:
         _check_given(name, value, chosen.recipe)
     plain = _plain(given)
     try:
-        resolved = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(chosen.recipe), OmegaConf.create(plain)))
+        resolved = OmegaConf.to_object(_merged(chosen.recipe, plain))
     except OmegaConfBaseException as error:
         raise UserError(type_sentence(error, chosen.recipe, given) or _culprit(chosen.recipe, plain) or str(error).splitlines()[0]) from error
     assert isinstance(resolved, Recipe)
@@ -94,14 +94,21 @@ def check_flag(name: str, value: Any) -> None:
         raise UserError(wrong_type(name, value))
 
 
+def _merged(recipe: type[Recipe], values: Mapping[str, Any]) -> Any:
+    """Return the recipe's defaults with `values` over them, references resolved first, so that what they lead to is typed too."""
+    from omegaconf import OmegaConf
+
+    resolved = OmegaConf.to_container(OmegaConf.create(dict(values)), resolve=True)
+    return OmegaConf.merge(OmegaConf.structured(recipe), OmegaConf.create(resolved))
+
+
 def _culprit(recipe: type[Recipe], values: Mapping[str, Any]) -> str:
     """Return the sentence for the first value that cannot be taken even by itself; "" where each can."""
-    from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     for name, value in values.items():
         try:
-            OmegaConf.to_container(OmegaConf.merge(OmegaConf.structured(recipe), OmegaConf.create({name: value})), resolve=True)
+            _merged(recipe, {name: value})
         except OmegaConfBaseException:
             return wrong_type(name, value, recipe)
     return ""

@@ -95,6 +95,7 @@ def test_quoted_text_is_read_back_by_hydra_as_it_was(text: str) -> None:
         (["imgsz=64,96"], "write 'imgsz=[64,96]' (quoted) for a list"),
         (["betas=0.9,0.99"], "write 'betas=[0.9,0.99]' (quoted) for a list"),
         (["data=a,b.yaml"], "write 'data=\"a,b.yaml\"' (both quotes) for a text with a comma"),
+        (["device=range(0,4)"], "device=range(0,4) is a sweep to Hydra: give one value for one run, or add -m for the sweep."),
         (["lr0=0.1,0.2"], "give one value for one run, or add -m for the sweep"),
         (["model=yolo9t,yolo9s"], "model=yolo9t,yolo9s is a sweep of 2 runs to Hydra: give one value for one run"),
         (["experiment=demo,debug"], "write 'experiment=[demo,debug]' (quoted) for a list"),
