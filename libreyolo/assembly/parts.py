@@ -35,10 +35,13 @@ class Seat:
     ranks_on_host: int
     device: torch.device
 
-    def workers(self, requested: int) -> int:
-        """Return the loader processes of this rank: as many as requested, never more over all ranks than the host has CPUs."""
+    def workers(self, requested: int, *, tell: bool = True) -> int:
+        """Return the loader processes of this rank: as many as requested, never more over all ranks than the host has CPUs.
+
+        tell: whether rank 0 says it where there are fewer.
+        """
         allowed, message = resolve_workers(requested, self.ranks_on_host, available_cpus())
-        if message and self.rank == 0:
+        if message and tell and self.rank == 0:
             log.info("%s", message)
         return allowed
 

@@ -24,6 +24,7 @@ class Splits(ABC, Generic[R, S]):
 
     recipe: R
     data: Any
+    _told_of_workers = False
 
     @abstractmethod
     def training_batches(self, **seat: Any) -> Loader:
@@ -64,5 +65,6 @@ class Splits(ABC, Generic[R, S]):
                 cache.close()
 
     def _placed(self, seat: Seat) -> dict[str, Any]:
-        workers = seat.workers(self.recipe.workers)
+        workers = seat.workers(self.recipe.workers, tell=not self._told_of_workers)
+        self._told_of_workers = True  # once, whatever number of loaders there are
         return {"rank": seat.rank, "world_size": seat.world_size, "workers": workers, "device": seat.device}
