@@ -45,7 +45,8 @@ class ProgressListener(Listener):
         self._shown, self._said_at, self._row, self._best = (0, 0), -math.inf, {}, ""
         where = f", resumed after epoch {event.start_epoch}" if event.start_epoch else ""
         processes = "1 process" if event.world_size == 1 else f"{event.world_size} processes"
-        log.info("Training %d epochs of %d steps on %s%s; results go to %s", event.epochs, event.steps_per_epoch, processes, where, event.run_dir)
+        epochs = "1 epoch" if event.epochs == 1 else f"{event.epochs} epochs"
+        log.info("Training %s of %d steps on %s%s; results go to %s", epochs, event.steps_per_epoch, processes, where, event.run_dir)
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             # Drawn only when something happened: no thread of its own beside the training.
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=40), MofNCompleteColumn())

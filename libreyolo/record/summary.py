@@ -57,9 +57,10 @@ def _metrics(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     last = validated[-1]
     best = next((row for row in validated if row.get("epoch") == last.get("best_epoch")), last)
-    title = f"  {'metric':<20}{'epoch ' + str(best['epoch']):>12}{'epoch ' + str(last['epoch']):>12}"
-    ours, theirs = headlines(best), headlines(last)
-    return [title, *(f"  {name:<20}{value:>12.4f}{theirs.get(name, float('nan')):>12.4f}" for name, value in ours.items())]
+    shown = [("best", best)] if best is last else [("best", best), ("last", last)]
+    columns = [(f"{which}: epoch {row['epoch']}", headlines(row)) for which, row in shown]
+    title = f"  {'metric':<20}" + "".join(f"{head:>18}" for head, _ in columns)
+    return [title, *(f"  {name:<20}" + "".join(f"{values.get(name, float('nan')):>18.4f}" for _, values in columns) for name in columns[0][1])]
 
 
 def _commands(start: TrainStart, run_dir: Path, weights: Any, done: int) -> list[tuple[str, str]]:

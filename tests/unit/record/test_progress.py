@@ -81,9 +81,9 @@ def test_the_end_is_a_table_of_the_best_and_last_epoch_with_paths_and_commands(t
     end = TrainEnd(tmp_path, {"best_checkpoint": best, "last_checkpoint": last, "stopped_by": None})
     assert end_text(start, end, rows).splitlines() == [
         "Training is done after 5 of 5 epochs.",
-        "  metric                   epoch 3     epoch 5",
-        "  mAP50-95                  0.3000      0.2500",
-        "  precision(B)              0.5000      0.5000",
+        "  metric                   best: epoch 3     last: epoch 5",
+        "  mAP50-95                        0.3000            0.2500",
+        "  precision(B)                    0.5000            0.5000",
         "  best result   mAP50-95 0.3000 at epoch 3",
         f"  best weights  {best}",
         f"  last weights  {last}",
@@ -100,6 +100,7 @@ def test_a_run_that_was_stopped_says_by_whom_and_how_to_go_on(tmp_path):
     end = TrainEnd(tmp_path / "a b", {"best_checkpoint": "best.pt", "stopped_by": "Careful.on_epoch_end (flat)"})
     lines = end_text(start_event(tmp_path), end, [row_of(1)]).splitlines()
     assert lines[0] == "Training is done after 1 of 5 epochs, stopped by Careful.on_epoch_end (flat)."
+    assert lines[1].split(maxsplit=1) == ["metric", "best: epoch 1"]  # it is also the last one, and stands there once
     (override,) = shlex.split(lines[-1])[4:]
     parsed = OverridesParser.create().parse_override(override)
     assert (parsed.key_or_group, parsed.value()) == ("resume", str(tmp_path / "a b"))
