@@ -93,7 +93,8 @@ def screenshot(page: Path, width: int, height: int) -> Image.Image | None:
         return None
     with tempfile.TemporaryDirectory() as folder:
         shot, copy = Path(folder) / "shot.png", Path(folder) / "page.html"
-        copy.write_text(page.read_text().replace(str(page.parent), f"outputs/{page.parent.name}").replace(sys.executable, "python"))
+        shown = page.read_text().replace(str(page.parent), f"outputs/{page.parent.name}").replace(sys.executable, "python")
+        copy.write_text(shown.replace(f"{ROOT}/", ""))
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--user-data-dir={folder}/profile"]
         subprocess.run([browser, *options, f"--window-size={width},{height}", f"--screenshot={shot}", copy.as_uri()], check=True, capture_output=True)
         with Image.open(shot) as picture:
