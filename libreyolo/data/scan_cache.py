@@ -68,7 +68,7 @@ def load_arrays(cache_name: str, key: str, kinds: Mapping[str, tuple[type, int]]
                 logger.debug("%s is of another state of the set; scanning again", path)
                 return None
             return {name: _checked(name, stored[name], kind) for name, kind in kinds.items()}, dict(header["report"])
-    except Exception as error:  # on a damaged archive NumPy and zipfile raise anything, from MemoryError to NotImplementedError
+    except Exception as error:  # NumPy and zipfile raise almost anything on a damaged archive, MemoryError too
         logger.debug("%s cannot be used (%s); scanning again", path, error)
         return None
 
