@@ -9,6 +9,7 @@ import pytest
 import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from libreyolo import LibreYOLO
 from libreyolo.resume import find_checkpoint
 from tests.dist.doors.conftest import SMALL, TRAIN, Ended, Workplace, epochs_in, rows, words
 
@@ -134,9 +135,11 @@ def test_results_and_best_weights_come_back_to_the_caller(told):
     assert told["devices"] == ["cpu", "cpu"]
 
 
-def test_predict_works_after_the_class_count_has_changed(told):
+def test_predict_works_after_the_class_count_has_changed(told, python_run):
     # max_det=5 at conf=0: boxes of so short a training overlap, and suppression leaves fewer on some machines.
     assert 1 <= len(told["scores"]) <= 5 and set(told["labels"]) <= {0, 1}
+    (saved,) = LibreYOLO(told["best"]).predict(python_run[0].folder / "data" / "images" / "val" / "0.png", conf=0.0, max_det=5)
+    assert told["scores"] == pytest.approx([float(score) for score in saved.conf], abs=1e-5)  # what the caller holds is what the file holds
 
 
 def test_the_caller_s_process_is_as_before(told, python_run):
