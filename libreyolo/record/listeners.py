@@ -42,6 +42,10 @@ class Listeners:
         for listener in self.all:
             self._call(listener, name, event)
 
+    def wait_for_checkpoints(self) -> bool:
+        """Return whether a listener of the user's has `on_checkpoint`: it may end the run, and then this epoch is the last one."""
+        return any(getattr(type(each), "on_checkpoint", Listener.on_checkpoint) is not Listener.on_checkpoint for each in self._users)
+
     def tell_failure(self, event: TrainFailed) -> None:
         """Tell every listener of the end; a listener that fails now must not hide the error that led here."""
         self._trackers.begin_failure(event)
