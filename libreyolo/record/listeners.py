@@ -44,7 +44,8 @@ class Listeners:
 
     def wait_for_checkpoints(self) -> bool:
         """Return whether a listener of the user's has `on_checkpoint`: it may end the run, and then this epoch is the last one."""
-        return any(getattr(type(each), "on_checkpoint", Listener.on_checkpoint) is not Listener.on_checkpoint for each in self._users)
+        methods = [getattr(each, "on_checkpoint", Listener.on_checkpoint) for each in self._users]
+        return any(getattr(method, "__func__", method) is not Listener.on_checkpoint for method in methods)
 
     def tell_failure(self, event: TrainFailed) -> None:
         """Tell every listener of the end; a listener that fails now must not hide the error that led here."""
