@@ -115,7 +115,7 @@ class Saver:
         average = checkpoint.cpu_state(self.ema.average.state_dict()) if self.ema else None
         best = self.progress.best_value
         is_map = self.best_metric == "metrics/mAP50-95"
-        content = checkpoint.weights_dict(average or live, self.meta)
+        content = checkpoint.weights_dict(average or live, self.meta, copied=True)  # in the file once, under both names
         content |= {
             "is_ema_weights": self.ema is not None,
             "optimizer": _plain(self.optimizer.state_dict()),

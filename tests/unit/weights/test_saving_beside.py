@@ -168,6 +168,15 @@ def test_the_kept_weights_are_the_best_ones_of_their_epochs(tmp_path: Path) -> N
         assert not list(tmp_path.glob("candidate_*"))
 
 
+def test_the_average_is_in_the_file_once_under_both_its_names(tmp_path: Path) -> None:
+    with saving(tmp_path) as (saver, _):
+        path = saver.midway([])
+    content = checkpoint.read(path)
+    for name, value in content["model"].items():
+        assert value.untyped_storage().data_ptr() == content["ema"][name].untyped_storage().data_ptr()
+        assert value.untyped_storage().data_ptr() != content["train_model"][name].untyped_storage().data_ptr()
+
+
 def test_a_thread_does_one_job_after_the_other_and_gives_back_what_it_raised_once() -> None:
     thread, done = WriterThread(), []
     assert not thread.succeeded()
