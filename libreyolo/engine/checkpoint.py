@@ -45,8 +45,9 @@ class WeightsMeta:
 
 
 def weights_dict(state: Mapping[str, Tensor], meta: WeightsMeta, *, copied: bool = False) -> dict[str, Any]:
-    """Return the content of a weights file; tensors on the CPU, in their own types. copied: `state` is one that `cpu_state` gave, and is taken as it is.
+    """Return the content of a weights file; tensors on the CPU, in their own types.
 
+    copied: `state` is what `cpu_state` gave, and is taken as it is.
     The layout wants a class at least: where the task has none it says one, called "image".
     """
     names = dict(meta.names) or {0: "image"}
