@@ -105,6 +105,7 @@ class Loader(Generic[B]):
         self._plan = _EpochPlan(sampler)
         self._data_loader: DataLoader[Any] | None = None
         self._iterator: Iterator[Any] | None = None
+        self._next_place = (0, 0)  # epoch and step of what the iterator gives next
         self._pass = 0
         self._waiting_seconds = 0.0
 
@@ -145,12 +146,14 @@ class Loader(Generic[B]):
         """Start counting `waiting_seconds` from 0."""
         self._waiting_seconds = 0.0
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[B]:
+    def epoch(self, epoch: int, start_step: int = 0, until: int | None = None) -> Iterator[B]:
         """Yield the batches of a zero-based epoch from `start_step` on; each is the same wherever one starts.
 
-        May be left early. Raises UserError naming the picture that can't be read.
+        until: the caller goes on with the epochs after this one, in their order, up to that one (exclusive): persistent workers then read the
+        beginning of the next while this one's end is trained, judged and saved. May be left early. Raises UserError naming the picture that can't
+        be read.
         """
-        hosts = self._host_batches(epoch, start_step)
+        hosts = self._host_batches(epoch, start_step, until or 0)
         if self.device.type == "cuda":
             yield from self._ahead_on_side_stream(hosts)
         else:
@@ -165,28 +168,36 @@ class Loader(Generic[B]):
         self._iterator = None
         self._data_loader = None
 
-    def _host_batches(self, epoch: int, start_step: int) -> Iterator[Any]:
+    def _host_batches(self, epoch: int, start_step: int, until: int) -> Iterator[Any]:
         self._pass += 1
         this_pass = self._pass
+        if self._iterator is None or self._next_place != (epoch, start_step):
+            self._begin(epoch, start_step, until)
+        try:
+            for step in range(start_step, self._sampler.steps(epoch)):
+                if self._pass != this_pass:
+                    raise RuntimeError("this epoch's iterator was ended by a newer epoch or by close()")
+                host = self._next()
+                if host is None:
+                    return
+                self._next_place = (epoch, step + 1)
+                yield host
+            self._next_place = (epoch + 1, 0)
+        finally:
+            # Without persistence this ends the workers, also when the epoch is left early.
+            if self._pass == this_pass and (not self._persistent or self._next_place == (self._plan.until, 0)):
+                self._iterator = None
+
+    def _begin(self, epoch: int, start_step: int, until: int) -> None:
+        """Have the workers read from here on."""
         self._plan.epoch, self._plan.start_step = epoch, start_step
+        self._plan.until = max(until, epoch + 1) if self._persistent else epoch + 1
         self._iterator = None
         if self._data_loader is None:
             self._data_loader = self._start()
         # The thread that pins batches makes the device that is current now its own, and would open a context on GPU 0 for one that is not in use.
         with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
             self._iterator = iter(self._data_loader)
-        try:
-            while True:
-                if self._pass != this_pass:
-                    raise RuntimeError("this epoch's iterator was ended by a newer epoch or by close()")
-                host = self._next()
-                if host is None:
-                    return
-                yield host
-        finally:
-            # Without persistence this ends the workers, also when the epoch is left early.
-            if self._pass == this_pass:
-                self._iterator = None
 
     def _next(self) -> Any:
         began = time.perf_counter()
@@ -265,12 +276,15 @@ class _EpochPlan:
         self.sampler = sampler
         self.epoch = 0
         self.start_step = 0
+        self.until = 1
 
     def __iter__(self) -> Iterator[list[Item]]:
-        return self.sampler.batches(self.epoch, self.start_step)
+        first, start_step = self.epoch, self.start_step
+        for epoch in range(first, self.until):
+            yield from self.sampler.batches(epoch, start_step if epoch == first else 0)
 
     def __len__(self) -> int:
-        return max(0, self.sampler.steps(self.epoch) - self.start_step)
+        return sum(self.sampler.steps(epoch) for epoch in range(self.epoch, self.until)) - self.start_step
 
 
 def _start_worker(seed: int, worker: int) -> None:

@@ -258,7 +258,8 @@ class Trainer:
         """Yield (index of the first micro-batch, micro-batches) for every optimiser step; the last window may be short."""
         first = self.progress.step_in_epoch
         window: list[Any] = []
-        for batch in self.train_loader.epoch(epoch, start_step=first):
+        until = min(self.plan.epochs, self.plan.stop_after_epoch or self.plan.epochs)
+        for batch in self.train_loader.epoch(epoch, start_step=first, until=until):
             if not window:
                 # Dropout and the like draw from generators that are a function of the place, so a resumed run repeats them; no two ranks share them.
                 seed_process(derive(self.plan.seed, "step", epoch, first, collectives.rank()))

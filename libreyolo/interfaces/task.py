@@ -39,8 +39,8 @@ class Task(Protocol):
 class Loader(Protocol):
     """Yields prepared batches on the device."""
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Any:
-        """Iterate over the epoch's batches of this rank from micro-batch `start_step` on."""
+    def epoch(self, epoch: int, start_step: int = 0, until: int | None = None) -> Any:
+        """Iterate over the epoch's batches of this rank from micro-batch `start_step` on; those up to `until` will follow and may be read ahead."""
 
     def steps(self, epoch: int) -> int:
         """Return the number of batches of an epoch, the same on every rank."""

@@ -104,6 +104,51 @@ def test_an_epoch_may_be_left_early_and_another_begun():
     loader.close()
 
 
+def begun(loader, monkeypatch):
+    """The epochs that the workers were told to begin with, one entry for each time."""
+    seen, begin = [], loader._begin
+    monkeypatch.setattr(loader, "_begin", lambda epoch, start_step, until: (seen.append((epoch, start_step)), begin(epoch, start_step, until)))
+    return seen
+
+
+def test_workers_read_on_into_the_epochs_that_follow_and_no_further(monkeypatch):
+    loader, drawn = loader_of(workers=2), []
+    batches = loader._sampler.batches
+    monkeypatch.setattr(loader._sampler, "batches", lambda epoch, start: ((drawn.append(epoch), items)[1] for items in batches(epoch, start)))
+    seen = begun(loader, monkeypatch)
+    for epoch in range(3):
+        got = rows(loader.epoch(epoch, until=3))
+        assert_same(got, rows(loader_of().epoch(epoch)))
+        assert max(drawn) >= min(epoch + 1, 2)  # handed out before anybody asked for it
+    assert seen == [(0, 0)]
+    assert drawn == [0] * 3 + [1] * 3 + [2] * 3
+    assert_same(rows(loader.epoch(2, until=3)), rows(loader_of().epoch(2)))  # any epoch may come again
+    assert seen == [(0, 0), (2, 0)]
+    loader.close()
+
+
+def test_an_epoch_entered_in_the_middle_goes_on_into_the_next_and_one_left_early_does_not(monkeypatch):
+    loader = loader_of(workers=2)
+    seen = begun(loader, monkeypatch)
+    whole = [list(loader_of().epoch(e)) for e in range(3)]
+    assert_same(rows(loader.epoch(0, start_step=1, until=3)), rows(whole[0][1:]))
+    left = loader.epoch(1, until=3)
+    assert_same(rows([next(left)]), rows(whole[1][:1]))
+    assert_same(rows(loader.epoch(2, until=3)), rows(whole[2]))
+    assert seen == [(0, 1), (2, 0)]
+    with pytest.raises(RuntimeError, match="newer epoch"):
+        next(left)
+    loader.close()
+
+
+def test_without_workers_of_their_own_epochs_end_where_they_end(monkeypatch):
+    loader = loader_of()
+    seen = begun(loader, monkeypatch)
+    for epoch in range(2):
+        assert_same(rows(loader.epoch(epoch, until=2)), rows(loader_of().epoch(epoch)))
+    assert seen == [(0, 0), (1, 0)]
+
+
 def test_the_short_last_batch_is_full_and_marks_its_padding():
     last = list(loader_of().epoch(0))[-1]  # 10 pictures in fours
     assert last.images.shape[0] == 4

@@ -34,7 +34,7 @@ class ToyLoader:
     epochs_read: list[int] = field(default_factory=list)
     waiting_seconds: float = 0.0
 
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, start_step: int = 0, until: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         self.epochs_read.append(epoch)
         yield from self.batches[start_step:]
 
