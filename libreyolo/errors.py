@@ -82,7 +82,7 @@ def _suspects(number: int, places: Iterable[Path]) -> list[str]:
     for folder in dict.fromkeys((*map(str, places), str(Path.cwd()), tempfile.gettempdir(), SHARED_MEMORY)):
         with suppress(OSError):
             full = number == errno.ENOSPC and shutil.disk_usage(folder).free < FULL_BELOW
-            closed = number in FORBIDDEN and not os.access(folder, os.W_OK)
+            closed = number in FORBIDDEN and os.access(folder, os.F_OK) and not os.access(folder, os.W_OK)
             found += [folder] if full or closed else []
     return found
 
