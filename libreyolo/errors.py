@@ -42,6 +42,11 @@ def printable(text: str, keep: str = "") -> str:
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 rank", "2 ranks" or "0 ranks" for the noun "rank"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class AgreedError(UserError):
     """A UserError that every rank raises at the same place, because all of them know the same; rank 0 alone says it."""
 

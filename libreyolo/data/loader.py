@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader
 from libreyolo.data.loader_room import check_open_files, lost_workers_told, shared_memory_advice
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.data.socket_folder import keep_socket_paths_short
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, counted
 from libreyolo.interfaces.batch import Batch
 from libreyolo.interfaces.phases import PREPARE, WAIT
 from libreyolo.ops.keyed import derive
@@ -63,8 +63,8 @@ def resolve_workers(requested: int, num_ranks_on_host: int, cpu_count: int) -> t
     most = cpu_count // max(1, num_ranks_on_host)
     if requested <= most:
         return requested, None
-    ranks = "1 rank" if num_ranks_on_host == 1 else f"{num_ranks_on_host} ranks"
-    return most, f"workers={requested} per rank is more than {cpu_count} CPUs and {ranks} on this host allow; each rank uses {most}."
+    host = f"{cpu_count} CPUs and {counted(num_ranks_on_host, 'rank')} on this host"
+    return most, f"workers={requested} per rank is more than {host} allow; each rank uses {most}."
 
 
 def available_cpus() -> int:
