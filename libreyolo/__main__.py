@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "predict", help="predictions on pictures", formatter_class=argparse.ArgumentDefaultsHelpFormatter, argument_default=argparse.SUPPRESS
     )
     predict.add_argument("model", help="weights file, published name or run/weights/best.pt")
-    predict.add_argument("source", help="picture, folder or pattern")
+    predict.add_argument("source", nargs="+", help="picture, folder or pattern; several are predicted one after another")
     predict.add_argument("--conf", type=float, help="lowest score kept (boxes: 0.25)")
     predict.add_argument("--iou", type=float, help="overlap above which the weaker box goes (0.45)")
     predict.add_argument("--classes", type=int, nargs="+", metavar="ID", help="keep only these class ids")

@@ -92,7 +92,8 @@ def _fetch(name: str, folder: Path) -> Path:
     try:
         from huggingface_hub import hf_hub_download
 
-        log.info("%s is not on disk: fetching LibreYOLO/%s from the Hugging Face hub.", name, stem)
+        # A warning, because it takes a while and no run's log is open yet.
+        log.warning("%s is not on disk: fetching LibreYOLO/%s from the Hugging Face hub.", name, stem)
         with _quiet("huggingface_hub"):  # it tells each of its tries; the sentence below tells what came of them
             content = Path(hf_hub_download(repo_id=f"LibreYOLO/{stem}", filename=name)).read_bytes()
     except Exception as error:  # the hub's client has many; each means the same to the user
@@ -147,7 +148,7 @@ def _fetch_backbone(address: str, model: str, cwd: Path) -> Path:
     target = cwd / "weights" / name
     if target.exists():
         return target
-    log.info("%s is not on disk: fetching %s.", name, address)
+    log.warning("%s is not on disk: fetching %s.", name, address)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         download_url_to_file(address, str(target), progress=False)

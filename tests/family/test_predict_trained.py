@@ -107,6 +107,9 @@ def test_the_shell_validates_and_predicts(tuned: Tuned, tmp_path: Path, capsys: 
     assert lines[0].startswith(f"{source / '100.png' if (source / '100.png').exists() else source / '0.png'}: ")
     assert all("red" in line or "blue" in line for line in lines[:4])
     assert len(list(drawn.iterdir())) == 4
+    two = [str(path) for path in sorted(source.iterdir())[:2]]  # what a shell makes of photos/*.png
+    assert main(["predict", str(tuned.best), *two, "--save", str(drawn), "--device", "cpu"]) == 0
+    assert [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()] == [*two, "Pictures"]
 
 
 @pytest.mark.parametrize(

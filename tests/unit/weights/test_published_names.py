@@ -96,7 +96,6 @@ def sentence_without_network() -> str:
 def test_without_a_network_one_sentence_says_where_to_get_it_and_where_to_put_it(
     asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
 
     def download(**where: str) -> str:
         logging.getLogger("huggingface_hub.utils").warning("Retrying in 1s [Retry 1/5].")
