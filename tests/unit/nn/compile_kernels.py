@@ -8,7 +8,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from libreyolo.nn.fused import kernels, norm_act
+from libreyolo.nn import neighbour_mean
+from libreyolo.nn.fused import kernels, norm_act, window_kernels
 
 # Kernel -> types of its arguments but for constants; "map" is an activation's type.
 FLOATS, ROWS = "*fp32", {"BM": norm_act.BLOCK_ROWS, "BC": norm_act.BLOCK_COLUMNS}
@@ -20,6 +21,7 @@ SIGNATURES: dict[Any, tuple[list[str], dict[str, int]]] = {
     kernels.apply_kernel: (["map", "map", *[FLOATS] * 4, "i32", "i32"], ROWS | {"ACT": 0}),
     kernels.gradient_sums_kernel: (["map", "map", *[FLOATS] * 5, *["i32"] * 3], ROWS | {"ACT": 0}),
     kernels.gradient_kernel: (["map", "map", "map", *[FLOATS] * 6, "i32", "i32"], ROWS | {"ACT": 0}),
+    window_kernels.means_kernel: (["map", "map", *["i32"] * 4], {"PADDING": 1, "ROWS": neighbour_mean.ROWS, "BLOCK": neighbour_mean.BLOCK}),
 }
 
 
@@ -42,6 +44,6 @@ if __name__ == "__main__":
     types, constants = SIGNATURES[kernels.apply_kernel]
     for kind, act in (("*fp32", kernels.RELU), ("*fp16", kernels.NONE)):
         assert len(compiled(kernels.apply_kernel, [kind if t == "map" else t for t in types], constants | {"ACT": act})) > 1000
-    known = {name for name, value in vars(kernels).items() if name.endswith("_kernel") and hasattr(value, "arg_names")}
+    known = {name for module in (kernels, window_kernels) for name, value in vars(module).items() if name.endswith("_kernel") and hasattr(value, "arg_names")}
     assert known == {kernel.__name__ for kernel in SIGNATURES}
     print("compiled", len(SIGNATURES))
