@@ -12,6 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from libreyolo.nn.fused.scratch import ALONE, Ranks
+
 T = TypeVar("T")
 
 _alone: ContextVar[bool] = ContextVar("alone", default=False)
@@ -47,6 +49,26 @@ def sum_(tensor: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
+
+
+def gather_rows_(table: Tensor) -> Tensor:
+    """Bring every rank's row of `table` [ranks, ...], each written by its rank, to all ranks, in place; return it."""
+    if world_size() == 1:
+        return table
+    own = table[rank()]
+    if backend() == "gloo":  # it sums tensors of a GPU, and gathers none
+        kept = own.clone()
+        table.zero_()
+        own.copy_(kept)
+        dist.all_reduce(table)
+    else:
+        dist.all_gather_into_tensor(table, own)
+    return table
+
+
+def ranks() -> Ranks:
+    """Return this process and its group, for layers whose statistics cover all ranks."""
+    return Ranks(rank(), world_size(), gather_rows_, sum_) if _active() else ALONE
 
 
 class _Sum(torch.autograd.Function):

@@ -57,5 +57,6 @@ def _by_kernel(x: Tensor, padding: int) -> Tensor:
     rows, columns = height - 1 + 2 * padding, width - 1 + 2 * padding
     y = torch.empty((images, channels, rows, columns), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
     grid = (images * -(-rows // ROWS) * -(-columns * channels // BLOCK),)
-    means_kernel[grid](x, y, height, channels, width * channels, columns * channels, PADDING=padding, ROWS=ROWS, BLOCK=BLOCK)
+    with available.current(x.device):
+        means_kernel[grid](x, y, height, channels, width * channels, columns * channels, PADDING=padding, ROWS=ROWS, BLOCK=BLOCK)
     return y

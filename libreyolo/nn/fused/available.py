@@ -7,7 +7,9 @@ import importlib.util
 import os
 import shutil
 import sysconfig
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,3 +36,8 @@ def obstacle(device: torch.device) -> str:
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         return "triton finds no Python.h (Debian's package python3-dev)"
     return ""
+
+
+def current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make this the device that kernels are launched on, which is the current one and not that of their tensors."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
