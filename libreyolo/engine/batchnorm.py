@@ -83,7 +83,9 @@ class CudaSyncBatchNorm(SyncBatchNorm):
         ranks = self.ranks()
         if ranks.size == 1 or not self._usual(input):
             return super().forward(input)
-        return self.by_kernels(input, 0, ranks) if self.kernels_take(input) else self._by_torch_s(input, ranks)
+        if self.kernels_take(input):
+            return self.by_kernels(input, 0, ranks)
+        return self._by_torch_s(input, ranks) if torch_s_run_on(input.device) else super().forward(input)
 
     def ranks(self) -> Ranks:
         """Return the ranks whose pictures the statistics cover."""
@@ -119,6 +121,11 @@ class CudaSyncBatchNorm(SyncBatchNorm):
         return found
 
 
+def torch_s_run_on(device: torch.device) -> bool:
+    """Return whether torch's kernels for synchronised BatchNorm run on this device."""
+    return device.type == "cuda"
+
+
 class _TorchKernels(torch.autograd.Function):
     """Synchronised BatchNorm by torch's kernels for CUDA.
 
@@ -152,7 +159,7 @@ class _TorchKernels(torch.autograd.Function):
         first, second, of_weight, of_bias = torch.batch_norm_backward_reduce(gradient, x, mean, rstd, weight, True, True, True)
         sums = torch.stack((first, second))
         ctx.ranks.add(sums)
-        dx = torch.batch_norm_backward_elemt(gradient, x, mean, rstd, weight, *sums.unbind(), counts)
+        dx = torch.batch_norm_backward_elemt(gradient, x, mean, rstd, weight, sums[0], sums[1], counts)
         return dx, of_weight, of_bias, None, None, None, None, None
 
 
@@ -167,7 +174,7 @@ def _as_tensor(number: int, device: torch.device) -> Tensor:
 
 
 def synchronise(net: nn.Module) -> nn.Module:
-    """Return the network with every BatchNorm synchronised: `CudaSyncBatchNorm` on a GPU, `SyncBatchNorm` elsewhere. Call after the move to the device.
+    """Return the network with every BatchNorm synchronised: `CudaSyncBatchNorm` on a GPU, else `SyncBatchNorm`. Call after the move to the device.
 
     Names, parameters and buffers stay the same tensors, so a state dict saved from the result is one of plain BatchNorm.
     """

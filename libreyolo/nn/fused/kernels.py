@@ -160,9 +160,9 @@ def gradient_sums_kernel(
     b_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, parts: tl.tensor, eps: tl.tensor,
     BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """out [2, C]: over the rows of this rank the sums of dz (the bias's gradient) and of dz * xhat (the weight's); of several, [2, 2, C] has them twice.
+    """out [2, C]: over the rows of this rank the sums of dz (the bias's gradient) and of dz * xhat (the weight's).
 
-    dz is the gradient at the activation's input, xhat the normalised map.
+    Of several ranks, out is [2, 2, C] and has them twice. dz is the gradient at the activation's input, xhat the normalised map.
     """
     part, columns, inside = _place(C, BC)
     mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)

@@ -12,8 +12,8 @@ from torch.autograd.function import once_differentiable
 from libreyolo.nn.fused import available, kernels
 from libreyolo.nn.fused.scratch import ALONE, Ranks, Scratch
 
-# Numbers of a map that a program holds at once. 8 warps have 256 threads: 8192 are four loads of 16 bytes for each in bfloat16, which with two programs
-# on a multiprocessor keep its memory busy. The sums of gradients hold two maps and both sums: with more than 4096 only one such program fits.
+# Numbers of a map that a program holds at once. 8 warps have 256 threads: 8192 are four loads of 16 bytes for each in bfloat16, which with two
+# programs on a multiprocessor keep its memory busy. Sums of gradients hold two maps and both sums: with more than 4096 only one such program fits.
 TILE, GRADIENT_TILE, PARTS_TILE, WARPS = 8192, 4096, 4096, 8
 PROGRAMS_PER_MULTIPROCESSOR = 2  # of kernels that sum: one round of programs that all run, and few parts for the last of them to add up
 

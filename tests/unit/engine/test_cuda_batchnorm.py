@@ -1,20 +1,19 @@
-"""Synchronised BatchNorm as it runs on a GPU, on the CPU: by kernels in Triton's interpreter, and by torch's kernels, in whose place stand their formulas."""
+"""Synchronised BatchNorm of a GPU, on the CPU: by kernels in Triton's interpreter; by torch's kernels, in whose place stand their formulas."""
 
 from __future__ import annotations
 
 import copy
-import importlib.util
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from libreyolo.engine import collectives
+from libreyolo.engine import batchnorm, collectives
 from libreyolo.engine.batchnorm import CudaSyncBatchNorm, _convert
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.scratch import Ranks, Scratch
+from tests import kernels
 
-HAS_TRITON = importlib.util.find_spec("triton") is not None
 SIZES = (1, 3, 2)
 
 
@@ -68,6 +67,7 @@ def torch_s_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         "backward_elemt": backward_elemt,
     }.items():
         monkeypatch.setattr(torch, f"batch_norm_{name}", formula)
+    monkeypatch.setattr(batchnorm, "torch_s_run_on", lambda device: True)
 
 
 def filled(norm: nn.Module) -> nn.Module:
@@ -79,13 +79,15 @@ def filled(norm: nn.Module) -> nn.Module:
 
 @pytest.mark.usefixtures("torch_s_kernels")
 @pytest.mark.parametrize(
-    ("shape", "kernels"),
-    [((4, 5, 3), False), ((4, 5, 3), pytest.param(True, marks=pytest.mark.skipif(not HAS_TRITON, reason="triton comes with CUDA builds"))), ((4,), True)],
+    ("shape", "by_kernels"),
+    [
+        ((4, 5, 3), False),
+        pytest.param((4, 5, 3), True, marks=pytest.mark.skipif(not kernels.INTERPRETED, reason=kernels.REASON)),
+        ((4,), True),  # rows without a map: torch's
+    ],
 )
-def test_ranks_of_different_size_get_what_one_gets_on_all_pictures(
-    shape: tuple[int, ...], kernels: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(available, "runs_on", lambda device: kernels)
+def test_ranks_of_different_size_get_what_one_gets_on_all_pictures(shape: tuple[int, ...], by_kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available, "runs_on", lambda device: by_kernels)
     kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
     whole = filled(kind(4))
     norms = [_convert(copy.deepcopy(whole), lambda *a: CudaSyncBatchNorm(*a, scratch=Scratch()), {}) for _ in SIZES]

@@ -43,6 +43,11 @@ if __name__ == "__main__":
     for kind, act in (("*fp32", kernels.RELU), ("*fp16", kernels.NONE)):
         constants = {name: value for name, value in TILES.items() if name in kernels.apply_kernel.arg_names} | {"ACT": act, "RANKS": 1}
         assert len(compiled(kernels.apply_kernel, [kind if t == "map" else t for t in TYPES[kernels.apply_kernel]], constants)) > 1000
-    known = {name for module in (kernels, window_kernels) for name, value in vars(module).items() if name.endswith("_kernel") and hasattr(value, "arg_names")}
+    known = {
+        name
+        for module in (kernels, window_kernels)
+        for name, value in vars(module).items()
+        if name.endswith("_kernel") and hasattr(value, "arg_names")
+    }
     assert known == {kernel.__name__ for kernel in TYPES}
     print("compiled", len(TYPES))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,12 +9,12 @@ from torch import Tensor
 
 from libreyolo.nn.fused import available
 from libreyolo.nn.neighbour_mean import Means, neighbour_mean
+from tests import kernels
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-HAS_TRITON = importlib.util.find_spec("triton") is not None
+DEVICE = "cuda" if kernels.ON_GPU else "cpu"
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.skipif(not HAS_TRITON, reason="triton comes with torch's CUDA builds"))])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.skipif(not kernels.RUN, reason=kernels.REASON))])
 def by_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     monkeypatch.setattr(available, "runs_on", lambda device: request.param)
     return bool(request.param)
