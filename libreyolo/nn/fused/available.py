@@ -33,7 +33,9 @@ def obstacle(device: torch.device) -> str:
     # It builds a small Python module for every kernel that it launches.
     if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
         return "triton finds no C compiler (gcc, clang, or the variable CC)"
-    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+    scheme = sysconfig.get_default_scheme()
+    scheme = "posix_prefix" if scheme == "posix_local" else scheme  # Debian's; headers are where its own packages put them
+    if not Path(sysconfig.get_paths(scheme)["include"], "Python.h").exists():
         return "triton finds no Python.h (Debian's package python3-dev)"
     return ""
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from libreyolo.nn.fused import available, kernels
+from libreyolo.nn.fused.launching import launch
 from libreyolo.nn.fused.scratch import ALONE, Ranks, Scratch
 
 # Numbers of a map that a program holds at once. 8 warps have 256 threads: 8192 are four loads of 16 bytes for each in bfloat16, which with two
@@ -38,13 +39,15 @@ class NormAct(torch.autograd.Function):
         with available.current(device):
             parts, tickets = scratch.of(device, plan.floats, plan.blocks)
             table = torch.empty((ranks.size, 3, channels), dtype=torch.float32, device=device)
-            kernels.sums_kernel[plan.sum_grid](
-                x, parts, tickets, table, rows, channels, plan.parts, ranks.rank, **plan.sum_tile, BP=plan.parts_rows, num_warps=WARPS
-            )
+            launch(
+                plan.ready, ("sums", x.dtype), kernels.sums_kernel, plan.sum_programs, (x, parts, tickets, table),
+                (rows, channels, plan.parts, ranks.rank), **plan.sum_tile, BP=plan.parts_rows, num_warps=WARPS,
+            )  # fmt: skip
             ranks.gather(table)
             y = torch.empty_like(x)
-            kernels.apply_kernel[plan.grid](
-                x, y, table, weight, bias, running.mean, running.var, running.tracked, rows, channels, eps, running.momentum,
+            launch(
+                plan.ready, ("apply", x.dtype, act, ranks.size), kernels.apply_kernel, plan.programs,
+                (x, y, table, weight, bias, running.mean, running.var, running.tracked), (rows, channels, eps, running.momentum),
                 **plan.tile, RANKS=ranks.size, ACT=act, num_warps=WARPS,
             )  # fmt: skip
         ctx.save_for_backward(x, table, weight, bias)
@@ -63,16 +66,19 @@ class NormAct(torch.autograd.Function):
             parts, tickets = scratch.of(device, plan.floats, plan.blocks)
             # Those of weight and bias are of this rank: DDP averages them like those of every parameter. The second pair becomes that of all ranks.
             sums = torch.empty((min(ranks.size, 2), 2, channels), dtype=torch.float32, device=device)
-            kernels.gradient_sums_kernel[plan.gradient_sum_grid](
-                x, gradient, parts, tickets, sums, table, weight, bias, rows, channels, plan.gradient_parts, eps,
+            kind = x.dtype, gradient.dtype, act, ranks.size
+            launch(
+                plan.ready, ("gradient sums", *kind), kernels.gradient_sums_kernel, plan.gradient_sum_programs,
+                (x, gradient, parts, tickets, sums, table, weight, bias), (rows, channels, plan.gradient_parts, eps),
                 **plan.gradient_sum_tile, BP=plan.parts_rows, RANKS=ranks.size, ACT=act, num_warps=WARPS,
             )  # fmt: skip
             if ranks.size > 1:
                 ranks.add(sums[1])
             dx = torch.empty_like(x)
-            kernels.gradient_kernel[plan.grid](
-                x, gradient, dx, sums, table, weight, bias, rows, channels, eps, **plan.tile, RANKS=ranks.size, ACT=act, num_warps=WARPS
-            )
+            launch(
+                plan.ready, ("gradient", *kind), kernels.gradient_kernel, plan.programs, (x, gradient, dx, sums, table, weight, bias),
+                (rows, channels, eps), **plan.tile, RANKS=ranks.size, ACT=act, num_warps=WARPS,
+            )  # fmt: skip
         of_bias, of_weight = sums[0].unbind()
         return dx, of_weight, of_bias, None, None, None, None, None
 
@@ -91,19 +97,23 @@ def norm_act(
 
 
 class Plan(NamedTuple):
-    """How the kernels share a map: grids, tiles of rows and columns, the number of parts of its sums and what those need of the scratch."""
+    """How the kernels share a map: numbers of programs, tiles of rows and columns, parts of its sums and what those need of the scratch.
 
-    grid: tuple[int]
+    ready: kernels as they were compiled for it.
+    """
+
+    programs: int
     tile: dict[str, int]
-    sum_grid: tuple[int]
+    sum_programs: int
     sum_tile: dict[str, int]
     parts: int
-    gradient_sum_grid: tuple[int]
+    gradient_sum_programs: int
     gradient_sum_tile: dict[str, int]
     gradient_parts: int
     parts_rows: int
     blocks: int
     floats: int
+    ready: dict[Any, Any]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -117,17 +127,18 @@ def plan_for(rows: int, channels: int, device: torch.device) -> Plan:
         return max(1, min(-(-rows * columns // tile), at_once // blocks))
 
     return Plan(
-        grid=(-(-rows * columns // TILE) * blocks,),
+        programs=-(-rows * columns // TILE) * blocks,
         tile={"BM": TILE // columns, "BC": columns},
-        sum_grid=(parts(TILE) * blocks,),
+        sum_programs=parts(TILE) * blocks,
         sum_tile={"BM": TILE // columns, "BC": columns},
         parts=parts(TILE),
-        gradient_sum_grid=(parts(GRADIENT_TILE) * blocks,),
+        gradient_sum_programs=parts(GRADIENT_TILE) * blocks,
         gradient_sum_tile={"BM": GRADIENT_TILE // columns, "BC": columns},
         gradient_parts=parts(GRADIENT_TILE),
         parts_rows=PARTS_TILE // columns,
         blocks=blocks,
         floats=2 * max(parts(TILE), parts(GRADIENT_TILE)) * channels,
+        ready={},
     )
 
 

@@ -10,6 +10,7 @@ from triton.compiler import ASTSource
 
 from libreyolo.nn import neighbour_mean
 from libreyolo.nn.fused import kernels, norm_act, window_kernels
+from tests.unit.nn import launch_kernels
 
 # Kernel -> types of its arguments but for constants; "map" is an activation's type.
 FLOATS, INTS = "*fp32", "i32"
@@ -51,3 +52,4 @@ if __name__ == "__main__":
     }
     assert known == {kernel.__name__ for kernel in TYPES}
     print("compiled", len(TYPES))
+    print("launched", launch_kernels.check())
