@@ -128,7 +128,8 @@ class Bench:
                 for _ in range(self.repeats):
                     run()
                 self.wait()
-        on_device = [e for e in prof.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA]
+        averages = [e for e in prof.key_averages() if not e.key.startswith("Activity Buffer")]  # the profiler's own
+        on_device = [e for e in averages if e.device_type == torch.autograd.DeviceType.CUDA]
         return {e.key: e.self_device_time_total / self.repeats for e in on_device}
 
     def copy_rate(self) -> float:
