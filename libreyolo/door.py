@@ -66,6 +66,7 @@ def enter(main: Callable[[], Any]) -> None:
             sys.exit(1)
         sys.exit(told)
     finally:
+        hydra_runs.let_go()
         page = hydra_runs.write_report()
         if page is not None:
             sys.stderr.write(f"The sweep's jobs side by side: {page}\n")
