@@ -30,7 +30,8 @@ class Spy(Callback):
             "left": {
                 "group": torch.distributed.is_initialized(), "rank": [n for n in ("RANK", "WORLD_SIZE", "MASTER_PORT") if n in os.environ],
                 "signals": [str(h) for h in handlers], "log_handlers": [len(l.handlers) for l in loggers],
-                "networks": sum(isinstance(o, torch.nn.Module) for o in gc.get_objects()), "deterministic": torch.are_deterministic_algorithms_enabled(),
+                "networks": sum(isinstance(o, torch.nn.Module) for o in gc.get_objects()),
+                "deterministic": torch.are_deterministic_algorithms_enabled(),
                 "threads": threading.active_count(), "files": len(os.listdir("/proc/self/fd")), "children": len(multiprocessing.active_children()),
                 "kept": len(run_lock._held), "environ": sorted(n for n in os.environ if n.startswith(("CUBLAS", "OMP", "TORCH"))),
             },
