@@ -16,7 +16,7 @@ import launch
 from libreyolo import autobatch, build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
-from libreyolo.assembly.parts import Seat, refuse_other_classes
+from libreyolo.assembly.parts import Judged, Seat, refuse_other_classes
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.generators import caller_untouched
@@ -288,7 +288,7 @@ class LibreYOLO:
             raise UserError("batch=-1 measures a training; give val a number of pictures, val(batch=16).")
         on_stride(recipe.judged_imgsz, self.family.input_of(self.size).stride)
         device = self._pick_device(recipe.device)
-        assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
+        assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd, Judged(split, self.names))
         try:
             refuse_other_classes(values["data"], assembly.names, self.names)
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
