@@ -15,6 +15,7 @@ Rules:
   looked for like sources.
 - `kpt_shape: [K, D]` says that label rows may carry K points of D numbers after the box, as pose sets do; a detector takes the box.
 - Every scalar is text as written: a class called `no` or `on` is no boolean, and one called `007` keeps its zeros.
+- Where one split only is read, to judge a model, `train` need not be there, and what is wrong with the other splits is not looked at.
 - Keys that are not listed here mean nothing. Nothing is ever downloaded.
 """
 
