@@ -3,12 +3,14 @@
     python benchmarks/accuracy.py --data FOLDER_WITH_bccd_cards_trashnet_nuclei_denoise25 --out FOLDER
 
 Every job is a command that a user could type; its run directory lies in OUT/NAME. OUT/table.md holds the results, OUT/keep/ what is worth keeping.
+With --budget, what still runs after so many seconds is ended as a cluster would end it, and the table holds what was reached.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 import shutil
 import subprocess
 import sys
@@ -46,6 +48,8 @@ label_mapping: {0: 0, 1: 1, 2: 1, 255: 255}
 """
 JOBS = [
     *(Job(f"yolo9s-bccd-seed{seed}", "yolo9s", "bccd", (*SCRATCH, f"seed={seed}", "workers=4")) for seed in range(3)),
+    Job("yoloxs-bccd", "yoloxs", "bccd", (*SCRATCH, "seed=0", "workers=4")),
+    Job("rtdetrr18-bccd", "rtdetrr18", "bccd", ("epochs=72", "batch=16", "imgsz=640", "eval_interval=6", "seed=0", "workers=4")),
     Job("yolo9t-cards", "yolo9t", "cards", ("epochs=60", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
     Job("yolo9t-bccd-scratch20", "yolo9t", "bccd", SHORT, after=None),
     Job("yolo9t-bccd-from-cards20", "yolo9t", "bccd", SHORT, after="yolo9t-cards"),
@@ -76,10 +80,19 @@ def command(job: Job, data: Path, out: Path, device: int) -> list[str]:
     return words + ([f"weights={out / job.after / 'weights' / 'best.pt'}"] if job.after else [])
 
 
-def run(jobs: list[Job], data: Path, out: Path, devices: list[int]) -> dict[str, tuple[int, float]]:
-    """Run every job as soon as the one it needs has ended; return exit code and seconds by name."""
+def run(jobs: list[Job], data: Path, out: Path, devices: list[int], budget: float) -> dict[str, tuple[int, float]]:
+    """Run every job as soon as the one it needs has ended; return exit code and seconds by name.
+
+    budget: seconds after which no job starts and those that run are told to end.
+    """
+    until, told = time.time() + budget, False
     waiting, running, ended = list(jobs), {}, {}
     while waiting or running:
+        if time.time() > until and not told:
+            told = True
+            waiting.clear()
+            for process, _ in running.values():
+                process.terminate()
         for job in [j for j in waiting if j.after is None or j.after in ended]:
             waiting.remove(job)
             log = (out / f"{job.name}.log").open("w")
@@ -103,7 +116,8 @@ def table(jobs: list[Job], out: Path, ended: dict[str, tuple[int, float]]) -> st
         path = out / job.name / "results.csv"
         rows = [r for r in csv.DictReader(path.open()) if r["validated"] == "1"] if path.exists() else []
         if not rows:
-            lines.append(f"| {job.name} | exit {ended[job.name][0]}, no result | | | | | |")
+            how = f"exit {ended[job.name][0]}, no result" if job.name in ended else "never started"
+            lines.append(f"| {job.name} | {how} | | | | | |")
             continue
         best = max(rows, key=lambda r: float(r["current_metric"]))
         name = best["current_metric_name"]
@@ -130,12 +144,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--devices", type=int, nargs="+", default=[0], help="GPUs that the jobs take in turn")
+    parser.add_argument("--budget", type=float, default=math.inf, help="seconds for all of them")
     parser.add_argument("--only", nargs="+", help="names of jobs")
     chosen = parser.parse_args()
     jobs = [j for j in JOBS if not chosen.only or j.name in chosen.only]
     out = chosen.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    ended = run(jobs, chosen.data.resolve(), out, chosen.devices)
+    ended = run(jobs, chosen.data.resolve(), out, chosen.devices, chosen.budget)
     keep(jobs, out)
     (out / "table.md").write_text(table(jobs, out, ended))
     print((out / "table.md").read_text())

@@ -4,7 +4,9 @@
     python benchmarks/two_gpus.py equal   --data FOLDER_WITH_bccd --out FOLDER     # 1 GPU against 2, three seeds each; losses step by step
     python benchmarks/two_gpus.py resume  --data FOLDER_WITH_bccd --out FOLDER     # stopped on 2, continued on 1, and the other way round
 
-Each writes OUT/<part>.md. Needs psutil and nvidia-ml-py.
+Each writes OUT/<part>.md. A call of `equal` or `resume` does what OUT does not hold yet; with --most 1 only what needs one GPU, several at once, so
+that the runs on two GPUs have both for themselves in the next call: collectives of a run that shares its GPUs wait for the time slices of both.
+Needs psutil and nvidia-ml-py.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+EPOCHS = 40
 TINY = ["model=yolo9t", "imgsz=320", "batch=16", "workers=2", "cache=ram", "save_plots=false", "save_period=0"]
 
 
@@ -210,34 +213,43 @@ def last(run: Path) -> float:
     return float(rows[-1]["metrics/mAP50-95"])
 
 
-def equal(data: Path, out: Path) -> None:
-    """Forty epochs with augmentation, 1 GPU and 2, three seeds each; then 20 steps in float32 without augmentation from trained weights.
+def epochs_done(run: Path) -> int:
+    """Return the epochs in a run's table; 0 where there is none."""
+    path = run / "results.csv"
+    return sum(1 for _ in csv.DictReader(path.open())) if path.exists() else 0
 
-    Runs on two GPUs have both for themselves: collectives of a run that shares its GPUs wait for the time slices of both.
-    """
+
+def equal(data: Path, out: Path, most: int) -> None:
+    """Forty epochs with augmentation, 1 GPU and 2, three seeds each; then 20 steps in float32 without augmentation from trained weights."""
     yaml = data / "bccd" / "data.yaml"
-    jobs = [(gpus, seed) for seed in range(3) for gpus in (1, 2)]
+    jobs = [(gpus, seed) for gpus in (1, 2) for seed in range(3)]
 
-    def one(job: tuple[int, int]) -> int:
+    def one(job: tuple[int, int]) -> None:
         gpus, seed = job
+        run = out / f"equal-{gpus}gpu-seed{seed}"
+        if gpus > most or epochs_done(run) == EPOCHS:
+            return
         device = "device=[0,1]" if gpus == 2 else f"device={seed % 2}"
-        name = f"equal-{gpus}gpu-seed{seed}"
-        words = [*TINY, f"data={yaml}", device, "epochs=40", "no_aug_epochs=5", f"seed={seed}", "eval_interval=4", f"hydra.run.dir={out / name}"]
-        return train(words, out / f"{name}.log").wait()
+        words = [*TINY, f"data={yaml}", device, f"epochs={EPOCHS}", "no_aug_epochs=5", f"seed={seed}", "eval_interval=4", f"hydra.run.dir={run}"]
+        code = train(words, out / f"{run.name}.log").wait()
+        print(f"{run.name}: exit {code}", flush=True)
 
     with ThreadPoolExecutor(3) as pool:
-        codes = dict(pool.map(lambda job: (job, one(job)), [j for j in jobs if j[0] == 1]))
-    codes |= {job: one(job) for job in jobs if job[0] == 2}
-    losses = [float32_losses(gpus, yaml, out) for gpus in (1, 2)]
-    lines = ["| seed | GPUs | best mAP50-95 | last mAP50-95 | exit |", "| --- | --- | --- | --- | --- |"]
+        list(pool.map(one, [job for job in jobs if job[0] == 1]))
+    for job in jobs:
+        one(job)
+    losses = [float32_losses(gpus, yaml, out) for gpus in (1, 2) if gpus <= most]
+    if most == 1:
+        return
+    lines = ["| seed | GPUs | best mAP50-95 | last mAP50-95 |", "| --- | --- | --- | --- |"]
     means: dict[int, list[float]] = {1: [], 2: []}
-    for (gpus, seed), code in codes.items():
+    for gpus, seed in jobs:
         run = out / f"equal-{gpus}gpu-seed{seed}"
         try:
             means[gpus].append(last(run))
-            lines.append(f"| {seed} | {gpus} | {best(run):.4f} | {last(run):.4f} | {code} |")
+            lines.append(f"| {seed} | {gpus} | {best(run):.4f} | {last(run):.4f} |")
         except (OSError, IndexError, ValueError):
-            lines.append(f"| {seed} | {gpus} | no result | | {code} |")
+            lines.append(f"| {seed} | {gpus} | no result | |")
     if all(means.values()):
         one_gpu, two_gpus = (sum(v) / len(v) for v in means.values())
         lines.append(f"\nMeans of the last validation: 1 GPU {one_gpu:.4f}, 2 GPUs {two_gpus:.4f}, difference {abs(one_gpu - two_gpus):.4f}.")
@@ -261,19 +273,8 @@ def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:
     scores decide which anchors are positive.
     """
     path = out / f"steps-{gpus}.jsonl"
-    script = out / f"steps_{gpus}.py"
-    device = "'0,1'" if gpus == 2 else "0"
-    weights = out / "equal-1gpu-seed0" / "weights" / "best.pt"
-    script.write_text(
-        "from benchmarks.two_gpus import StepLosses\nfrom libreyolo import LibreYOLO\n"
-        "if __name__ == '__main__':\n"
-        f"    LibreYOLO({str(weights)!r}).train(data={str(yaml)!r}, device={device}, epochs=2, batch=16, imgsz=320, workers=2, cache='ram',\n"
-        "        lr0=0.0005, warmup_epochs=0, amp=False, val=False, mosaic_prob=0.0, hsv_prob=0.0, flip_prob=0.0, max_steps=20, log_interval=1,\n"
-        f"        save_plots=False, deterministic=True, project={str(out)!r}, name='steps{gpus}', callbacks=[StepLosses({str(path)!r})])\n"
-    )
-    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "NVIDIA_TF32_OVERRIDE": "0"}
-    with (out / f"steps-{gpus}.log").open("w") as log:
-        subprocess.run([sys.executable, str(script)], cwd=out, stdout=log, stderr=subprocess.STDOUT, env=env, timeout=240, check=False)
+    if not path.exists():
+        twenty_steps(gpus, yaml, out, path)
     means = {}
     for line in said(path).splitlines():
         row = json.loads(line)
@@ -290,22 +291,37 @@ def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:
     return losses
 
 
-def resume(data: Path, out: Path) -> None:
-    """Six epochs: unbroken on 2 GPUs; stopped on 2 and continued on 1; stopped on 1 and continued on 2."""
+def twenty_steps(gpus: int, yaml: Path, out: Path, path: Path) -> None:
+    """Train 20 steps by the Python door with a callback that writes every step's running means to `path`."""
+    script = out / f"steps_{gpus}.py"
+    device = "'0,1'" if gpus == 2 else "0"
+    weights = out / "equal-1gpu-seed0" / "weights" / "best.pt"
+    script.write_text(
+        "from benchmarks.two_gpus import StepLosses\nfrom libreyolo import LibreYOLO\n"
+        "if __name__ == '__main__':\n"
+        f"    LibreYOLO({str(weights)!r}).train(data={str(yaml)!r}, device={device}, epochs=2, batch=16, imgsz=320, workers=2, cache='ram',\n"
+        "        lr0=0.0005, warmup_epochs=0, amp=False, val=False, mosaic_prob=0.0, hsv_prob=0.0, flip_prob=0.0, max_steps=20, log_interval=1,\n"
+        f"        save_plots=False, deterministic=True, project={str(out)!r}, name='steps{gpus}', callbacks=[StepLosses({str(path)!r})])\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}", "NVIDIA_TF32_OVERRIDE": "0"}
+    with (out / f"steps-{gpus}.log").open("w") as log:
+        subprocess.run([sys.executable, str(script)], cwd=out, stdout=log, stderr=subprocess.STDOUT, env=env, timeout=240, check=False)
+
+
+def resume(data: Path, out: Path, most: int) -> None:
+    """Six epochs: unbroken on 1 GPU and on 2; stopped on 2 after three and continued on 1; stopped on 1 and continued on 2."""
     common = [*TINY, f"data={data / 'bccd' / 'data.yaml'}", "epochs=6", "no_aug_epochs=2", "eval_interval=1", "warmup_epochs=1"]
     places = {1: "device=1", 2: "device=[0,1]"}
-
-    def chain(name: str, legs: Sequence[int]) -> None:
+    chains = {"unbroken-1": (1,), "one-then-two": (1, 2), "unbroken-2": (2,), "two-then-one": (2, 1)}
+    for name, legs in chains.items():
         run = out / name
-        if len(legs) == 1:
-            train([*common, places[legs[0]], f"hydra.run.dir={run}"], out / f"{name}.log").wait()
-            return
-        train([*common, places[legs[0]], "stop_after_epoch=3", f"hydra.run.dir={run}"], out / f"{name}-a.log").wait()
-        train([f"resume={run}", places[legs[1]]], out / f"{name}-b.log").wait()
-
-    chains = {"unbroken-2": (2,), "unbroken-1": (1,), "two-then-one": (2, 1), "one-then-two": (1, 2)}
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda item: chain(*item), chains.items()))
+        if legs[0] <= most and not epochs_done(run):
+            stop = ["stop_after_epoch=3"] if len(legs) == 2 else []
+            train([*common, places[legs[0]], *stop, f"hydra.run.dir={run}"], out / f"{name}-a.log").wait()
+        if len(legs) == 2 and max(legs) <= most and epochs_done(run) == 3:
+            train([f"resume={run}", places[legs[1]]], out / f"{name}-b.log").wait()
+    if most == 1:
+        return
     lines = ["| run | epoch | lr/group0 | train/loss | mAP50-95 |", "| --- | --- | --- | --- | --- |"]
     for name in chains:
         path = out / name / "results.csv"
@@ -322,15 +338,16 @@ def main() -> None:
     parser.add_argument("part", choices=("launch", "equal", "resume"))
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--most", type=int, choices=(1, 2), default=2, help="GPUs that a training of this call may need")
     chosen = parser.parse_args()
     data, out = chosen.data.resolve(), chosen.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if chosen.part == "launch":
         Launch(data, out).run()
     elif chosen.part == "equal":
-        equal(data, out)
+        equal(data, out, chosen.most)
     else:
-        resume(data, out)
+        resume(data, out, chosen.most)
 
 
 if __name__ == "__main__":
