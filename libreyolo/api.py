@@ -271,10 +271,10 @@ class LibreYOLO:
     ) -> dict[str, float]:
         """Validate this model and return its metrics by column name ("metrics/mAP50-95").
 
-        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. conf, iou: thresholds
-        of boxes (0.001 and 0.6). `arguments`: batch, imgsz, device, workers, max_det and the like, as in `train`; those left out are as the
-        training judged itself, so that a run's best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ
-        in number or order.
+        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test; the others are not read.
+        conf, iou: thresholds of boxes (0.001 and 0.6). `arguments`: batch, imgsz, device, workers, max_det and the like, as in `train`; those left
+        out are as the training judged itself, so that a run's best.pt gives its row of results.csv. Raises UserError when the classes of data and
+        model differ in number or order.
         """
         cwd = Path.cwd()
         trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
