@@ -48,9 +48,9 @@ label_mapping: {0: 0, 1: 1, 2: 1, 255: 255}
 """
 JOBS = [
     *(Job(f"yolo9s-bccd-seed{seed}", "yolo9s", "bccd", (*SCRATCH, f"seed={seed}", "workers=4")) for seed in range(3)),
-    Job("yoloxs-bccd", "yoloxs", "bccd", (*SCRATCH, "seed=0", "workers=4")),
+    Job("yoloxs-bccd", "yoloxs", "bccd", (*SCRATCH, "seed=0", "workers=8")),
     Job("rtdetrr18-bccd", "rtdetrr18", "bccd", ("epochs=72", "batch=16", "imgsz=640", "eval_interval=6", "seed=0", "workers=4")),
-    Job("yolo9t-cards", "yolo9t", "cards", ("epochs=60", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
+    Job("yolo9t-cards", "yolo9t", "cards", ("epochs=40", "batch=16", "imgsz=640", "eval_interval=10", "workers=4")),
     Job("yolo9t-bccd-scratch20", "yolo9t", "bccd", SHORT, after=None),
     Job("yolo9t-bccd-from-cards20", "yolo9t", "bccd", SHORT, after="yolo9t-cards"),
     Job(

@@ -1,16 +1,19 @@
 """Where a training step's time goes on one GPU: host and device time of the parts, and the kernels that cost most.
 
 python benchmarks/step_profile.py --data bccd/data.yaml --model yolo9s --batch 16 64
+python benchmarks/step_profile.py --data bccd/data.yaml --model yolo9s --batch 64 --keys aux_weight=0.0 fused=true --cudnn-benchmark
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+import yaml
 from torch.profiler import ProfilerActivity, profile
 
 from libreyolo import build, schema
@@ -19,10 +22,10 @@ from libreyolo.assembly.parts import Seat
 from libreyolo.engine.progress import Progress
 
 
-def prepared(model: str, data: Path, batch: int, workers: int) -> build.Training:
+def prepared(model: str, data: Path, batch: int, workers: int, keys: Mapping[str, Any]) -> build.Training:
     """Return a training that is ready to step."""
     family, size = schema.model_names()[model]
-    recipe = schema.resolve(family, size, {"data": str(data), "batch": batch, "workers": workers, "cache": "ram", "val": False})
+    recipe = schema.resolve(family, size, {"data": str(data), "batch": batch, "workers": workers, "cache": "ram", "val": False, **keys})
     assembly = assembly_for(family)(family, recipe, family.input, Path.cwd())
     net = build.training_network(family, recipe, len(assembly.names), build.Start(None, {}, "random weights"))
     seat = Seat(0, 1, 1, torch.device("cuda:0"))
@@ -30,9 +33,9 @@ def prepared(model: str, data: Path, batch: int, workers: int) -> build.Training
     return build.training(family, recipe, assembly, net, seat, progress=nothing, save=lambda summary: None, tell=lambda name, event: None)
 
 
-def measure(model: str, data: Path, batch: int, workers: int, steps: int) -> str:
+def measure(model: str, data: Path, batch: int, workers: int, steps: int, keys: Mapping[str, Any]) -> str:
     """Return one paragraph: milliseconds with the loader and without it, and the profile's tables."""
-    training = prepared(model, data, batch, workers)
+    training = prepared(model, data, batch, workers, keys)
     trainer = training.trainer
     step, loader = trainer.step, trainer.train_loader
     trainer.net.train()
@@ -80,7 +83,7 @@ def measure(model: str, data: Path, batch: int, workers: int, steps: int) -> str
     busy = sum(e.self_device_time_total for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / 3e3
     training.close()
     lines = [
-        f"## {model}, batch {batch}",
+        f"## {model}, batch {batch} {dict(keys) or ''}",
         f"step alone {1e3 * alone / steps:.1f} ms ({batch * steps / alone:.0f} images/s), host needs {1e3 * issued / steps:.1f} ms to issue it",
         f"with the loader {1e3 * whole / steps:.1f} ms ({batch * steps / whole:.0f} images/s), of it waiting {1e3 * waited / steps:.1f} ms",
         f"{kernels:.0f} kernels a step, device busy {busy:.1f} ms, peak memory {torch.cuda.max_memory_reserved() / 1e9:.1f} GB",
@@ -97,9 +100,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--keys", nargs="*", default=[], help="recipe keys, like aux_weight=0.0 fused=true")
+    parser.add_argument("--cudnn-benchmark", action="store_true", help="let cuDNN try its algorithms")
     chosen = parser.parse_args(arguments)
+    torch.backends.cudnn.benchmark = chosen.cudnn_benchmark
+    keys = {name: yaml.safe_load(value) for name, _, value in (word.partition("=") for word in chosen.keys)}
     for batch in chosen.batch:
-        print(measure(chosen.model, chosen.data, batch, chosen.workers, chosen.steps), flush=True)
+        print(measure(chosen.model, chosen.data, batch, chosen.workers, chosen.steps, keys), flush=True)
         torch.cuda.reset_peak_memory_stats()
 
 

@@ -138,7 +138,7 @@ class Launch:
             f"    print('PREDICTED', len(model.predict({str(self.data.parent / 'images' / 'val')!r}, device=0)))\n"
         )
         env = {**os.environ, "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
-        run = subprocess.run([sys.executable, str(script)], cwd=self.out, capture_output=True, text=True, timeout=150, env=env)
+        run = subprocess.run([sys.executable, str(script)], cwd=self.out, capture_output=True, text=True, timeout=200, env=env)
         seen = [line for line in run.stdout.splitlines() if line.startswith(("JOB", "PREDICTED"))]
         self.say(
             run.returncode == 0 and len(seen) == 3, f"python door, two jobs in a row: exit {run.returncode}; {'; '.join(seen) or run.stderr[-300:]}"
@@ -183,24 +183,30 @@ class Launch:
         except (OSError, RuntimeError):
             return False
 
-    def run(self) -> None:
-        self.door("hydra", self.arguments("hydra", "device=[0,1]"))
-        self.door(
-            "torchrun",
-            self.arguments("torchrun", "device=[0,1]"),
-            prefix=(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
-        )
-        self.door("visible-1", self.arguments("visible-1", "device=0"), env={"CUDA_VISIBLE_DEVICES": "1"})
-        self.python_door()
+    def run(self, only: Sequence[str]) -> None:
+        """Show what was asked for; nothing named: everything."""
+        torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+        parts: dict[str, Callable[[], None]] = {
+            "hydra": lambda: self.door("hydra", self.arguments("hydra", "device=[0,1]")),
+            "torchrun": lambda: self.door("torchrun", self.arguments("torchrun", "device=[0,1]"), prefix=torchrun),
+            "visible-1": lambda: self.door("visible-1", self.arguments("visible-1", "device=0"), env={"CUDA_VISIBLE_DEVICES": "1"}),
+            "sigkill-rank1": lambda: self.interrupted("sigkill-rank1", self.kill_rank_one, 30, names_rank_one),
+            "ctrl-c": lambda: self.interrupted("ctrl-c", lambda p: p.send_signal(signal.SIGINT), 15, lambda code, text: code == 130),
+            "python": self.python_door,
+        }
+        for name, part in parts.items():
+            if not only or name in only:
+                part()
+                (self.out / "launch.md").write_text("\n".join(self.lines) + "\n")
 
-        def kill_rank_one(process: subprocess.Popen[str]) -> None:
-            ranks = sorted((min(gpu & set(descendants(process.pid)), default=0)) for gpu in gpu_processes())
-            second = gpu_processes()[1] & set(descendants(process.pid))
-            os.kill(next(iter(second)) if second else ranks[-1], signal.SIGKILL)
+    @staticmethod
+    def kill_rank_one(process: subprocess.Popen[str]) -> None:
+        second = gpu_processes()[1] & set(descendants(process.pid))
+        os.kill(next(iter(second)), signal.SIGKILL)
 
-        self.interrupted("sigkill-rank1", kill_rank_one, 30, lambda code, text: code not in (0, None) and "rank 1" in text and "SIGKILL" in text)
-        self.interrupted("ctrl-c", lambda p: p.send_signal(signal.SIGINT), 15, lambda code, text: code == 130)
-        (self.out / "launch.md").write_text("\n".join(self.lines) + "\n")
+
+def names_rank_one(code: int, text: str) -> bool:
+    return code not in (0, None) and "rank 1" in text and "SIGKILL" in text
 
 
 def best(run: Path) -> float:
@@ -339,11 +345,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--most", type=int, choices=(1, 2), default=2, help="GPUs that a training of this call may need")
+    parser.add_argument("--only", nargs="*", default=(), help="parts of launch: hydra, torchrun, visible-1, sigkill-rank1, ctrl-c, python")
     chosen = parser.parse_args()
     data, out = chosen.data.resolve(), chosen.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if chosen.part == "launch":
-        Launch(data, out).run()
+        Launch(data, out).run(chosen.only)
     elif chosen.part == "equal":
         equal(data, out, chosen.most)
     else:
