@@ -217,7 +217,7 @@ def train_job(cfg: DictConfig) -> float:
             raise
         if isinstance(error, launch.RankFailedError):
             run_files.append_failure(run_dir, error)
-        elif not _is_other_rank(os.environ):
+        elif not _is_other_rank(os.environ) and not isinstance(error, launch.RunDirectoryError):  # which may be about another job's directory
             run_files.remove_unstarted(run_dir)
         raise _Told(error) from error
     if not _is_other_rank(os.environ):

@@ -109,7 +109,10 @@ class HydraRuns(Callback):
     """Called by Hydra around runs and jobs (conf/config.yaml). Hydra turns a callback's exceptions into warnings, so a refusal is a SystemExit."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a chosen directory that holds a run, and any in which another job trains, before Hydra writes its own files into it."""
+        """Refuse a chosen directory that holds a run, and any in which another job trains, before Hydra writes its own files into it.
+
+        Under srun nobody ends the other ranks, which wait for this one: it refuses when they have met, and until then Hydra writes nothing.
+        """
         environment = launch.detect(os.environ)
         if environment is not None and environment.rank != 0:
             return
@@ -122,7 +125,10 @@ class HydraRuns(Callback):
         except OmegaConfBaseException:
             return  # the directory cannot be settled: Hydra meets that too, and the door says it
         except (UserError, launch.LaunchError) as error:
-            sys.exit(str(error))
+            if environment is None or environment.source != "slurm" or not isinstance(error, launch.RunDirectoryError):
+                sys.exit(str(error))
+            with read_write(config), open_dict(config):
+                config.hydra.output_subdir = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Settle one sweep directory for all jobs, in whatever process they run, and say what a sweep over devices means."""

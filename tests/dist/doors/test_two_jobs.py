@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 import launch
 from launch import run_lock
-from libreyolo import LibreYOLO, hydra_runs
+from libreyolo import LibreYOLO, door, hydra_runs
 from libreyolo.hydra_runs import HydraRuns
 from tests.dist.doors.conftest import SMALL, make_data
+from tests.dist.doors.test_torchrun import slurm
 from tests.dist.launch.other_job import another_job_in, gets_in
 
 pytestmark = pytest.mark.skipif(run_lock.fcntl is None, reason="this system has no file locks")
@@ -92,6 +95,34 @@ def test_what_torchrun_starts_again_does_not_take_a_refused_directory_for_its_ow
     begin(run, exist_ok=True)
     assert len(list(tmp_path.glob("outputs/.torchrun-*"))) == 1
     hydra_runs.let_go()
+
+
+def test_rank_0_of_srun_refuses_it_when_the_others_hear_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in slurm(0).items():
+        monkeypatch.setenv(name, value)
+    run = a_run(tmp_path / "mine")
+    hydra_runs.register()
+    config = OmegaConf.create({"project": ".", "resume": "mine", "exist_ok": False, "hydra": {"run": {"dir": str(run)}, "output_subdir": ".hydra"}})
+    with another_job_in(run):
+        HydraRuns().on_run_start(config)
+        assert config.hydra.output_subdir is None  # Hydra goes on to the ranks' meeting, and writes nothing on its way
+
+
+def test_the_directory_of_a_job_that_has_just_begun_is_not_removed_by_one_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "mine"
+    run.mkdir()
+    (run / "train.log").touch()
+    hydra = SimpleNamespace(runtime=SimpleNamespace(output_dir=run, cwd=tmp_path), mode=RunMode.RUN, overrides=SimpleNamespace(task=[]))
+
+    def train_in_it(*arguments: object) -> float:
+        with launch.alone_in(run):
+            return 0.0
+
+    monkeypatch.setattr(door.HydraConfig, "get", lambda: hydra)
+    monkeypatch.setattr(door, "train_from_config", train_in_it)
+    with another_job_in(run), pytest.raises(door._Told, match=IN_USE):
+        door.train_job(OmegaConf.create({"project": "outputs"}))
+    assert (run / "train.log").exists()
 
 
 def test_a_run_keeps_its_directory_while_it_trains_and_no_longer(tmp_path: Path) -> None:
