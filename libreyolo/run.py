@@ -25,7 +25,7 @@ from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.trainer import Trainer
-from libreyolo.errors import AgreedError, UserError, of_the_machine
+from libreyolo.errors import AgreedError, UserError, counted, of_the_machine
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -313,8 +313,8 @@ def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
             log.info("%s", line)
         log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
         log.info(
-            "%d rank(s) on %s%s, global batch %d (%d on each rank), torch %s",
-            seat.world_size,
+            "%s on %s%s, global batch %d (%d on each rank), torch %s",
+            counted(seat.world_size, "rank"),
             seat.device.type,
             f" (backend {collectives.backend()}, time-out {recipe.ddp_timeout:g} min)" if seat.world_size > 1 else "",
             recipe.batch,
