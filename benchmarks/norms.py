@@ -26,9 +26,10 @@ from torch.profiler import ProfilerActivity, profile
 import launch
 from libreyolo.engine.batchnorm import CudaSyncBatchNorm
 from libreyolo.engine.fusion import FusedNormAct
+from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.scratch import Scratch
-from libreyolo.nn.neighbour_mean import neighbour_mean
+from libreyolo.nn.neighbour_mean import NeighbourMean
 
 
 class Way(NamedTuple):
@@ -67,9 +68,9 @@ def norm_ways(channels: int, device: torch.device, world_size: int) -> dict[str,
     }
     if world_size == 1:
         return ways
-    ours = CudaSyncBatchNorm(channels, scratch=Scratch()).to(device)
+    ours = KernelBatchNorm(channels, scratch=Scratch()).to(device)
     return ways | {
-        "torch's SyncBatchNorm, SiLU": Way(nn.Sequential(nn.SyncBatchNorm(channels, device=device), nn.SiLU())),
+        "torch's SyncBatchNorm, SiLU": Way(nn.Sequential(CudaSyncBatchNorm(channels, device=device), nn.SiLU())),
         "ours by torch's kernels, SiLU": Way(nn.Sequential(ours, nn.SiLU()), kernels=False),
         "ours, SiLU": Way(nn.Sequential(ours, nn.SiLU())),
         "fused over ranks": Way(fused(nn.SiLU(), over_ranks=True)),
@@ -77,10 +78,12 @@ def norm_ways(channels: int, device: torch.device, world_size: int) -> dict[str,
 
 
 def pool_ways() -> dict[str, Way]:
+    ours = NeighbourMean()
+    ours.by_kernel = True
     return {
         "torch's 2x2 mean": Way(lambda x: F.avg_pool2d(x, 2, 1)),
-        "torch's 2x2 mean with our gradient": Way(neighbour_mean, kernels=False),
-        "our 2x2 mean": Way(neighbour_mean),
+        "torch's 2x2 mean with our gradient": Way(NeighbourMean()),
+        "our 2x2 mean": Way(ours),
     }
 
 

@@ -1,4 +1,7 @@
-"""`fused=true`: on a GPU, BatchNorm and the activation behind it in one function that reads and writes each map as few times as it must."""
+"""`fused=true`: on a GPU, layers that only move memory by kernels that read and write each map as few times as they must.
+
+These are BatchNorm with the activation behind it, and 2x2 means.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from libreyolo.engine.batchnorm import CudaSyncBatchNorm
+from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.scratch import Scratch
+from libreyolo.nn.neighbour_mean import NeighbourMean
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +22,7 @@ log = logging.getLogger(__name__)
 ACTIVATIONS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.SiLU: 1, nn.ReLU: 2}
 
 
-class FusedNormAct(CudaSyncBatchNorm):
+class FusedNormAct(KernelBatchNorm):
     """A BatchNorm that also applies the activation behind it; the same parameters and buffers under the same names.
 
     Maps that the kernels don't take (on the CPU, not channels_last, in eval mode, with a cumulative mean) go through other operators, with
@@ -40,7 +44,7 @@ class FusedNormAct(CudaSyncBatchNorm):
 
 
 def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
-    """Replace, in the layers that say so, BatchNorm and activation by one module; return the network.
+    """Replace, in the layers that say so, BatchNorm and activation by one module, let 2x2 means use their kernel, and return the network.
 
     A layer says so with `NORM_ACT`, the names of the two children that its forward applies one after the other; an activation that is none makes the
     kernels no worse than torch's. over_ranks: statistics cover all ranks. Names of parameters and buffers stay. Where the kernels don't run nothing
@@ -52,6 +56,8 @@ def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
         return net
     count, scratch = 0, Scratch()
     for layer in net.modules():
+        if isinstance(layer, NeighbourMean):
+            layer.by_kernel = True
         names: Any = getattr(layer, "NORM_ACT", None)
         if names is None:
             continue

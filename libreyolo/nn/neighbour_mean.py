@@ -6,36 +6,40 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from libreyolo.nn.fused import available
 
 ROWS, BLOCK = 4, 1024  # of a program of the kernel: 8 numbers a thread, which in bfloat16 are one load
 
 
-def neighbour_mean(x: Tensor) -> Tensor:
-    """Return the means of 2x2 neighbours, [B, C, H - 1, W - 1]; any number of gradients.
+class NeighbourMean(nn.Module):
+    """The means of 2x2 neighbours, [B, C, H - 1, W - 1], of [B, C, H, W]; any number of gradients.
 
-    On a GPU torch's backward visits every window of a place one after the other; there this has its own, and for channels_last maps its own kernel.
-    Compiled by torch.compile, it is torch's.
+    On a GPU torch's backward visits every window of a place one after the other, and here the gradient is the mean of the padded gradient. by_kernel:
+    channels_last maps on a GPU go through a kernel of our own. Compiled by torch.compile, it is torch's operator.
     """
-    if x.device.type != "cuda" or torch.compiler.is_compiling():
-        return F.avg_pool2d(x, 2, 1)
-    found: Tensor = Means.apply(x, 0)
-    return found
+
+    by_kernel = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "cuda" or torch.compiler.is_compiling():
+            return F.avg_pool2d(x, 2, 1)
+        found: Tensor = Means.apply(x, 0, self.by_kernel)
+        return found
 
 
 class Means(torch.autograd.Function):
     """2x2 means of maps with `padding` (0 or 1) zeros around them; each padding is the other's gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, padding: int) -> Tensor:
-        ctx.padding = padding
-        return _by_kernel(x, padding) if _takes(x, padding) else F.avg_pool2d(x, 2, 1, padding)
+    def forward(ctx: Any, x: Tensor, padding: int, by_kernel: bool) -> Tensor:
+        ctx.padding, ctx.by_kernel = padding, by_kernel
+        return _by_kernel(x, padding) if by_kernel and _takes(x, padding) else F.avg_pool2d(x, 2, 1, padding)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return Means.apply(gradients[0], 1 - ctx.padding), None
+        return Means.apply(gradients[0], 1 - ctx.padding, ctx.by_kernel), None, None
 
 
 def _takes(x: Tensor, padding: int) -> bool:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules import _functions
 
 import launch
-from libreyolo.engine.batchnorm import SyncBatchNorm, synchronise, warn_small_batch
+from libreyolo.engine.batchnorm import CudaSyncBatchNorm, SyncBatchNorm, synchronise, warn_small_batch
 from tests.dist.equality import norms
 
 
@@ -61,6 +63,29 @@ def test_small_shares_without_synchronisation_are_warned_of(
     with caplog.at_level(logging.WARNING, logger="libreyolo.engine.batchnorm"):
         warn_small_batch(net, per_rank, world_size, sync_bn)
     assert ("sync_bn=true" in caplog.text) == warns
+
+
+def test_on_cuda_torch_s_norm_is_not_let_wait_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+
+    def forward(self: nn.SyncBatchNorm, input: torch.Tensor) -> torch.Tensor:
+        told.append(torch.cuda.is_current_stream_capturing())
+        if len(told) == 2:
+            raise RuntimeError("a collective that failed")
+        return input
+
+    # Where it waits: it looks for ranks without pictures, unless a graph is being captured.
+    source = inspect.getsource(_functions.SyncBatchNorm.forward)
+    assert "if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):" in source
+    assert source.count("[mask]") == 3
+    before = torch.cuda.is_current_stream_capturing
+    monkeypatch.setattr(nn.SyncBatchNorm, "forward", forward)
+    norm, x = CudaSyncBatchNorm(3), torch.rand(2, 3, 4, 4)
+    assert norm(x) is x
+    with pytest.raises(RuntimeError, match="a collective"):
+        norm(x)
+    assert told == [True, True]
+    assert torch.cuda.is_current_stream_capturing is before
 
 
 @pytest.mark.slow

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from libreyolo.engine import batchnorm, collectives
-from libreyolo.engine.batchnorm import CudaSyncBatchNorm, _convert
+from libreyolo.engine import collectives, kernel_norm
+from libreyolo.engine.batchnorm import _convert
+from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.scratch import Ranks, Scratch
 from tests import kernels
@@ -67,7 +68,7 @@ def torch_s_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         "backward_elemt": backward_elemt,
     }.items():
         monkeypatch.setattr(torch, f"batch_norm_{name}", formula)
-    monkeypatch.setattr(batchnorm, "torch_s_run_on", lambda device: True)
+    monkeypatch.setattr(kernel_norm, "torch_s_run_on", lambda device: True)
 
 
 def filled(norm: nn.Module) -> nn.Module:
@@ -90,7 +91,7 @@ def test_ranks_of_different_size_get_what_one_gets_on_all_pictures(shape: tuple[
     monkeypatch.setattr(available, "runs_on", lambda device: by_kernels)
     kind = nn.BatchNorm2d if len(shape) == 3 else nn.BatchNorm1d
     whole = filled(kind(4))
-    norms = [_convert(copy.deepcopy(whole), lambda *a: CudaSyncBatchNorm(*a, scratch=Scratch()), {}) for _ in SIZES]
+    norms = [_convert(copy.deepcopy(whole), lambda *a: KernelBatchNorm(*a, scratch=Scratch()), {}) for _ in SIZES]
     draw = torch.Generator().manual_seed(0)
     x, pull = (torch.randn((sum(SIZES), *shape), generator=draw) * 2 + 3 for _ in range(2))
     if len(shape) == 3:
@@ -134,13 +135,13 @@ def test_ranks_of_different_size_get_what_one_gets_on_all_pictures(shape: tuple[
 def test_what_neither_kernels_take_is_left_to_plain_operators(case: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available, "runs_on", lambda device: True)
     monkeypatch.setattr(collectives, "ranks", lambda: Ranks(0, 2, pytest.fail, pytest.fail))
-    norm, x = CudaSyncBatchNorm(4, **case, scratch=Scratch()), torch.rand(2, 4, 3, 3)
+    norm, x = KernelBatchNorm(4, **case, scratch=Scratch()), torch.rand(2, 4, 3, 3)
     assert torch.allclose(norm(x), nn.BatchNorm2d(4, **case)(x), atol=1e-6)
 
 
 def test_alone_and_in_evaluation_it_is_plain_batchnorm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(available, "runs_on", lambda device: True)
-    norm, plain, x = CudaSyncBatchNorm(4, scratch=Scratch()), nn.BatchNorm2d(4), torch.rand(2, 4, 3, 3)
+    norm, plain, x = KernelBatchNorm(4, scratch=Scratch()), nn.BatchNorm2d(4), torch.rand(2, 4, 3, 3)
     assert torch.equal(norm(x), plain(x))
     monkeypatch.setattr(collectives, "ranks", lambda: Ranks(0, 2, pytest.fail, pytest.fail))
     assert torch.equal(norm.eval()(x), plain.eval()(x))
@@ -148,6 +149,6 @@ def test_alone_and_in_evaluation_it_is_plain_batchnorm(monkeypatch: pytest.Monke
 
 def test_a_copy_of_the_network_shares_no_memory_of_the_kernels() -> None:
     scratch = Scratch()
-    net = nn.Sequential(CudaSyncBatchNorm(2, scratch=scratch), CudaSyncBatchNorm(2, scratch=scratch))
+    net = nn.Sequential(KernelBatchNorm(2, scratch=scratch), KernelBatchNorm(2, scratch=scratch))
     twin = copy.deepcopy(net)
     assert twin[0].scratch is twin[1].scratch is not scratch
