@@ -33,9 +33,9 @@ CANDIDATE_VALUE = "metric_value"  # what a kept file for the average says of its
 class Saver:
     """Holds where and what to save; `__call__` is the trainer's `save` on rank 0.
 
-    `attach` must be called once before the first save with the live parts of the training. What can't be written is raised as a UserError by the
-    next save, by `finish` or by `midway`. `tell` hears of every file that is complete, in this thread: from the next of these calls or of
-    `tell_saved`. Where `at_once` says so, a save waits for the disk and tells at once.
+    `attach` must be called once before the first save with the live parts of the training. `tell` hears of every file that is complete, in this
+    thread, from the next save, `midway`, `finish` or `tell_saved`, which also raise a UserError for what could not be written. Where `at_once` says
+    so, a save waits for the disk itself.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Saver:
             self.tell("on_checkpoint", event)
 
     def tell_saved(self) -> None:
-        """Tell of the files under way if they are complete by now; never waits, never raises what the disk said."""
-        if self._thread.succeeded():
+        """As `finish`, if the disk is done by now; never waits."""
+        if self._thread.is_over():
             self.finish()
 
     def close(self) -> None:

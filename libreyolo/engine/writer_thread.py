@@ -28,9 +28,9 @@ class WriterThread:
         self._thread = threading.Thread(target=run, name="writer")
         self._thread.start()
 
-    def succeeded(self) -> bool:
-        """Return whether there was a job and it is over, well; `wait` then returns at once."""
-        return self._thread is not None and not self._thread.is_alive() and self._error is None
+    def is_over(self) -> bool:
+        """Return whether there was a job that nobody has waited for, and it is over; `wait` then does not block."""
+        return self._thread is not None and not self._thread.is_alive()
 
     def wait(self) -> None:
         """Return when nothing runs; raises what the last job raised."""

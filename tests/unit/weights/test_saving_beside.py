@@ -131,16 +131,17 @@ def test_a_save_in_the_middle_of_an_epoch_comes_after_the_epoch_s_own(tmp_path: 
         assert len(told) == 2
 
 
-def test_what_could_not_be_written_is_raised_by_the_next_call_and_never_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["tell_saved", "finish", "midway", "__call__"])
+def test_what_could_not_be_written_is_raised_by_the_next_call_and_never_twice(call: str, tmp_path: Path) -> None:
     (tmp_path / "last.pt").mkdir()
     (tmp_path / "last.pt" / "held").touch()
     with saving(tmp_path) as (saver, told):
         saver(summary(0))
         assert saver._thread._thread is not None
         saver._thread._thread.join()
-        saver.tell_saved()  # in the middle of an epoch: not the place for it
         with pytest.raises(UserError, match=r"last\.pt could not be written"):
-            saver(summary(1))
+            getattr(saver, call)(*{"midway": ([],), "__call__": (summary(1),)}.get(call, ()))
+        saver.tell_saved()
         saver.finish()
         assert told == []
 
@@ -179,7 +180,7 @@ def test_the_average_is_in_the_file_once_under_both_its_names(tmp_path: Path) ->
 
 def test_a_thread_does_one_job_after_the_other_and_gives_back_what_it_raised_once() -> None:
     thread, done = WriterThread(), []
-    assert not thread.succeeded()
+    assert not thread.is_over()
     thread.wait()
     thread.start([lambda: done.append(1), lambda: 1 / 0, lambda: done.append(2)])
     with pytest.raises(ZeroDivisionError):
