@@ -7,6 +7,7 @@ that ends with none of these was killed or left by itself.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import time
@@ -31,7 +32,7 @@ TRAINING = "calling the function"
 class Job:
     """What a worker is told at its start; small, because the parent waits until the child has read it.
 
-    env: extra environment variables. cores: how many cores all ranks share.
+    env: extra environment variables. cores: how many cores all ranks share. start_method: multiprocessing's in the parent.
     """
 
     directory: Path
@@ -39,6 +40,7 @@ class Job:
     master_port: int
     parent_pid: int
     cores: int
+    start_method: str
     env: Mapping[str, str]
 
     @property
@@ -94,7 +96,12 @@ def enter(_index: int, rank: int, job: Job, lifeline: Connection) -> None:
 
 
 def become_rank(rank: int, job: Job) -> None:
-    """Set torchrun's variables in this process, so that the function walks the path that it would under torchrun."""
+    """Set torchrun's variables in this process, so that the function walks the path that it would under torchrun.
+
+    Processes that the rank starts, its loader workers, are started as the parent would: multiprocessing leaves a spawned process with the method
+    "spawn", by which each worker imports torch and the script anew while the rank waits for it, two seconds for every one of them.
+    """
+    multiprocessing.set_start_method(job.start_method, force=True)
     os.environ.update(job.env)
     os.environ.update(
         {

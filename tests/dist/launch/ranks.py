@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -48,6 +49,7 @@ def facts(start: float) -> dict:
         "env": env,
         "initialized": dist.is_initialized(),
         "threads": torch.get_num_threads(),
+        "start_method": multiprocessing.get_start_method(),
         "omp": os.environ["OMP_NUM_THREADS"],
         "extra": os.environ.get("EXTRA"),
     }

@@ -56,6 +56,8 @@ def test_three_ranks_train_and_rank_0_s_result_comes_back(temporary, capfd):
     assert (env.rank, env.local_rank, env.world_size, env.local_world_size, env.source) == (0, 0, 3, 3, "spawn")
     expected = max(1, len(os.sched_getaffinity(0)) // 3)
     assert (result["omp"], result["threads"]) == (str(expected), expected)
+    # Loader workers start as in this process; spawned ones would each import torch anew.
+    assert result["start_method"] == multiprocessing.get_start_method()
     said = capfd.readouterr().out
     assert "rank 0 says hello" in said and "rank 1 says hello" not in said
 
