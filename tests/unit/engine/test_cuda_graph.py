@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import threading
@@ -151,16 +152,21 @@ def test_outputs_gradients_and_statistics_are_those_of_the_network_alone() -> No
 @pytest.mark.parametrize("fault", ["not a tensor", "not capturable"])
 def test_what_cannot_be_captured_trains_eagerly_and_is_told_once(fault: str, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(module: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., tuple[Tensor, ...]]:
+        module(*inputs)  # it gets this far, so BatchNorm has counted the batch
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    net = GraphedNetwork(Small(), refuse)
+    plain = Small()
+    net = GraphedNetwork(copy.deepcopy(plain), refuse)
     with caplog.at_level(logging.INFO):
         for _ in range(EAGER_STEPS + 3):
             x = torch.rand(2, 3, 2, 2)
             found = net(x, 1.0) if fault == "not a tensor" else net(x)
-            assert found.maps[0].shape == (2, 4, 2, 2)
+            found.maps[0].sum().backward()  # what its forward saved is as it was
+            plain(x)
     (told,) = caplog.messages
     assert told.endswith("it trains eagerly.")
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, net.net.state_dict()[name]), name  # every batch counts once
 
 
 class FakeCuda:
