@@ -1,7 +1,7 @@
 """What is left of an earlier graph of autograd when a network is called again.
 
-A parameter's gradient is accumulated by a node that every living graph with the parameter in it shares, and that is gone with the last of them. It can
-carry a mark, so a mark that is found again says that a graph was kept.
+A parameter's gradient is accumulated by a node that every living graph with the parameter in it shares, and that is gone with the last of them.
+It can carry a mark, so a mark that is found again says that a graph was kept.
 """
 
 from __future__ import annotations

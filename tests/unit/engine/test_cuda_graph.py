@@ -277,7 +277,8 @@ class Deeper(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.frozen = nn.Conv2d(3, 8, 3, padding=1).requires_grad_(False)
-        self.conv, self.norm, self.act, self.drop = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU(), nn.Dropout(0.5)
+        # Without a bias, whose gradient in front of a BatchNorm is 0 and in half precision nothing but rounding.
+        self.conv, self.norm, self.act, self.drop = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.Dropout(0.5)
 
     def forward(self, x: Tensor) -> Output:
         y = self.drop(self.act(self.norm(self.conv(self.frozen(x)))))
@@ -313,26 +314,41 @@ def pinning() -> Iterator[None]:
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_on_a_gpu_replayed_steps_give_the_numbers_of_eager_ones(dtype: torch.dtype | None, micro_batches: int) -> None:
+    def pair(x: Tensor, seed: int) -> Iterator[Tensor]:
+        for called in (plain, net):
+            torch.manual_seed(seed)  # dropout's draws
+            with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
+                y = called(x).maps[1].float()
+            yield y
+
     torch.manual_seed(0)
     plain, graphed = (Deeper().cuda().to(memory_format=torch.channels_last) for _ in range(2))
     graphed.load_state_dict(plain.state_dict())
     net = GraphedNetwork(graphed)
+    start = {name: value.clone() for name, value in plain.state_dict().items()}
     optimizers = [torch.optim.SGD([p for p in n.parameters() if p.requires_grad], lr=0.1, momentum=0.9, fused=True) for n in (plain, graphed)]
     with pinning():
         for step in range(EAGER_STEPS + 4):
             for part in range(micro_batches):
                 x = torch.rand(2 if step == EAGER_STEPS + 2 else 4, 3, 8, 8).pin_memory().to("cuda", non_blocking=True)
-                for called in (plain, net):
-                    torch.manual_seed(100 * step + part)
-                    with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
-                        loss = called(x).maps[1].float().square().mean()
-                    loss.backward()
+                for y in pair(x, 100 * step + part):
+                    y.square().mean().backward()
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
     assert net._replay is not None
     for name, value in plain.state_dict().items():
-        assert torch.allclose(value, graphed.state_dict()[name], rtol=1e-5, atol=1e-6), name
+        other = graphed.state_dict()[name]
+        if dtype is None:
+            assert torch.allclose(value, other, rtol=1e-5, atol=1e-6), name
+        else:
+            # Two trainings in bfloat16 part by a rounding of 2^-8 here and there: about 1 % of the way that the weights went.
+            assert (value - other).float().norm() <= 0.05 * (value - start[name]).float().norm(), name
+    # A cast of the weights that is that of the capture for ever would hide in those 5 %: the weights have moved little since. Now they move far.
+    turned = {name: -value if name == "conv.weight" else value for name, value in plain.state_dict().items()}
+    plain.load_state_dict(turned), graphed.load_state_dict(turned)
+    expected, found = (y.detach().clone() for y in pair(torch.rand(4, 3, 8, 8, device="cuda"), 1))
+    assert (expected - found).norm() <= 0.02 * expected.norm()
 
 
 @pytest.mark.gpu

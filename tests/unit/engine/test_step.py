@@ -85,9 +85,7 @@ def test_a_window_whose_normalisers_are_known_from_targets_is_one_true_batch() -
 def test_no_graph_of_a_micro_batch_is_alive_when_the_network_is_called_again(kind: str, stats: Any) -> None:
     net = toys.model()
     watched = Watched(net)
-    step = TrainStep(
-        net, toys.Toy(toys.KINDS[kind][0], stats), torch.optim.SGD(net.parameters(), lr=0.1), device=torch.device("cpu"), amp_dtype=None
-    )
+    step = TrainStep(net, toys.Toy(toys.KINDS[kind][0], stats), torch.optim.SGD(net.parameters(), lr=0.1), device=torch.device("cpu"), amp_dtype=None)
     for _ in range(2):
         kept = step.backward(toys.cut(toys.data(10), [2, 5, 3]), [2, 5, 3]), step.own
         assert kept and watched.look() == 0
