@@ -25,7 +25,7 @@ from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.trainer import Trainer
-from libreyolo.errors import AgreedError, UserError, of_the_machine
+from libreyolo.errors import AgreedError, UserError, counted, of_the_machine
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -205,12 +205,13 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
         tell=listeners.tell,
         stop_asked=listeners.stop_asked,
         save_midway=lambda losses: _save_midway(saver, losses, training.modules, seat),
+        tell_saved=saver.tell_saved,
         interruption=interruption,
     )
     stack.callback(training.close)
     trainer = training.trainer
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
-    saver.tell = listeners.tell
+    saver.tell, saver.at_once = listeners.tell, listeners.wait_for_checkpoints
     if job.resumed:
         _load_state(training, job.resumed)
         inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
@@ -243,7 +244,12 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     listeners.tell("on_train_start", start)
     _profile(trainer, recipe, run_dir, seat, stack)
     with _this_rank_alone(), lost_workers_told():
-        history = trainer.fit()
+        try:
+            history = trainer.fit()
+        except BaseException:
+            saver.close()
+            raise
+        saver.finish()
     average = saver.write_average(keep=not trainer.completed) if main else None
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
     listeners.tell("on_train_end", TrainEnd(run_dir, result, trainer.completed))
@@ -307,8 +313,8 @@ def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
             log.info("%s", line)
         log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
         log.info(
-            "%d rank(s) on %s%s, global batch %d (%d on each rank), torch %s",
-            seat.world_size,
+            "%s on %s%s, global batch %d (%d on each rank), torch %s",
+            counted(seat.world_size, "rank"),
             seat.device.type,
             f" (backend {collectives.backend()}, time-out {recipe.ddp_timeout:g} min)" if seat.world_size > 1 else "",
             recipe.batch,

@@ -18,7 +18,7 @@ from libreyolo.data.classify import load_classify
 from libreyolo.data.classify_loader import ClassifySettings, centre_batch, eval_loader, train_loader
 from libreyolo.data.decode import decode_picture
 from libreyolo.data.image_set import ImageSet
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, counted
 from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
@@ -110,7 +110,7 @@ class ClassifyAssembly(Splits[ClassifyRecipe, ImageSet]):
         shared = self.recipe.sync_bn and world_size > 1
         if batch == world_size and not shared and max(self.hw) <= LAST_STRIDE:
             raise UserError(
-                f"batch={batch} on {world_size} rank(s) and imgsz={self.recipe.imgsz} leave BatchNorm one number a channel: use "
+                f"batch={batch} on {counted(world_size, 'rank')} and imgsz={self.recipe.imgsz} leave BatchNorm one number a channel: use "
                 f"batch={2 * world_size} or more, or imgsz above {LAST_STRIDE}."
             )
 

@@ -131,8 +131,11 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
     if str(data) in BUILT_IN:
         return BUILT_IN[str(data)]()
     places = ", ".join(str(candidate) for candidate in tried)
-    what = "is a folder that holds no data.yaml" if place.is_dir() else "was not found"
-    raise UserError(f"data={str(data)!r} {what} (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
+    if not place.is_dir():
+        raise UserError(f"data={str(data)!r} was not found (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
+    has_classes = (place / "train").is_dir() and not (place / "train" / "images").exists()
+    hint = " Folders of classes are a classifier's (check: --task classify)." if has_classes else ""
+    raise UserError(f"data={str(data)!r} is a folder that holds no data.yaml (tried {places}); give an existing data.yaml.{hint}")
 
 
 def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:

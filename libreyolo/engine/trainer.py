@@ -70,8 +70,9 @@ class Trainer:
 
     net: the network as the step sees it (wrapped when distributed); bare: the same network unwrapped. The trainer owns `progress` and nothing on
     disk: `save` is called after every epoch, with the summary, on every rank; `save_midway` where a run ends inside an epoch, on every rank too,
-    and returns when the file is there; `tell` passes events to listeners and does nothing on ranks other than 0. `stop_asked` says who of them
-    wants the run to end ("" for nobody; only rank 0's answer counts).
+    and returns when the file is there; `tell_saved` after every step, for a `save` that returned before its files were there. `tell` passes events
+    to listeners and does nothing on ranks other than 0. `stop_asked` says who of them wants the run to end ("" for nobody; only rank 0's answer
+    counts).
 
     interruption: what notes a signal's wish that this run should leave. before_last_validation: called with the judged network and the epoch.
     """
@@ -93,22 +94,24 @@ class Trainer:
         tell: Callable[[str, Any], None],
         stop_asked: Callable[[], str] = lambda: "",
         save_midway: Callable[[LossLog], None] = lambda losses: None,
+        tell_saved: Callable[[], None] = lambda: None,
         interruption: Interruption | None = None,
         before_last_validation: Callable[[nn.Module, int], None] | None = None,
     ) -> None:
         self.net, self.bare, self.ema, self.task, self.step, self.schedule = net, bare, ema, task, step, schedule
         self.train_loader, self.val_loader, self.plan, self.progress = train_loader, val_loader, plan, progress
-        self.save, self.tell, self.save_midway, self.stop_asked = save, tell, save_midway, stop_asked
+        self.save, self.tell, self.save_midway, self.tell_saved, self.stop_asked = save, tell, save_midway, tell_saved, stop_asked
         self.before_last_validation = before_last_validation
         self.interruption = interruption or Interruption()
         self.profiler: StepProfiler | None = None
         self.history: list[EpochSummary] = []
-        self.stopped_by = ""  # who ended the run before its last epoch; the same on every rank
+        self.stopped_by = ""  # who or what ended the run before its last step; the same on every rank
         self.earlier_losses: dict[str, Any] | None = None  # of the epoch in whose middle the resumed run ended
         self._losses = LossLog(step.device)
         self._system: dict[str, float] = {}
         self._under_way: _UnderWay | None = None
         self._leaving = False
+        self._cut = False  # max_steps ended the newest epoch before its last batch
         self._refused_in_a_row = 0
 
     def fit(self) -> list[EpochSummary]:
@@ -122,8 +125,8 @@ class Trainer:
                     raise Interrupted(number)
         if self.progress.skipped_steps and not self.progress.global_step and self.completed:
             raise AgreedError(f"Not one of the {self.progress.skipped_steps} steps moved the weights, because the loss was never finite: {REMEDY}.")
-        if self._at_end():
-            self.stopped_by = ""  # it would have ended here anyway
+        if self._at_end():  # it would have ended here anyway
+            self.stopped_by = f"max_steps={self.plan.max_steps}" if self._cut or self.progress.epoch < self.plan.epochs else ""
         elif self._ended_by_patience():
             waited = self.progress.epoch - self.progress.best_epoch
             self.stopped_by = f"patience (no better {self.task.best_metric} for {waited} epochs)"
@@ -178,10 +181,12 @@ class Trainer:
             if self.profiler is not None:
                 self.profiler.step()
             reports.tell_ready()
+            self.tell_saved()
             if self._leaving or self._out_of_steps():
                 break
         self.step.norms.take()
         self._settle(epoch, reports, started)
+        self._cut = self._out_of_steps() and self.progress.step_in_epoch < self.train_loader.steps(epoch)
         if self._leaving and not self._out_of_steps():
             self._leave()
         final = self._losses.read()
@@ -314,6 +319,8 @@ class Trainer:
         losses, num_batches, done = self._losses, self.train_loader.steps(epoch), self.progress.step_in_epoch
         elapsed = max(time.perf_counter() - started, 1e-9)
         remaining = (self.plan.epochs - epoch) * num_batches - done
+        if self.plan.max_steps is not None:
+            remaining = min(remaining, max(self.plan.max_steps - self._taken(), 0) * self.plan.accumulate)
         trained = (losses.windows - losses.windows_before) * self.plan.accumulate
         return StepEnd(
             epoch=epoch + 1,
@@ -328,9 +335,11 @@ class Trainer:
             gpu_memory_gb=torch.cuda.max_memory_reserved(self.step.device) / 1e9 if self.step.device.type == "cuda" else 0.0,
         )
 
+    def _taken(self) -> int:
+        return self.progress.global_step + self.progress.skipped_steps + (self._under_way is not None)
+
     def _out_of_steps(self) -> bool:
-        taken = self.progress.global_step + self.progress.skipped_steps + (self._under_way is not None)
-        return self.plan.max_steps is not None and taken >= self.plan.max_steps
+        return self.plan.max_steps is not None and self._taken() >= self.plan.max_steps
 
     def _at_end(self) -> bool:
         """Return whether the plan ends here: the last epoch, or the last step."""
