@@ -169,6 +169,23 @@ def _refuse_waiting(module: nn.Module, samples: tuple[Tensor, ...]) -> None:
 
 
 @contextmanager
+def streams_may_differ() -> Iterator[None]:
+    """Keep torch from warning, in the block, of gradients that come from another stream than that of the node which takes them.
+
+    A captured graph holds its nodes, made on the capture's stream, and replays run on the training's; autograd lets the one wait for the other.
+    """
+    tell: Callable[[bool], None] | None = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if tell is None:  # older torch says nothing
+        yield
+        return
+    tell(False)
+    try:
+        yield
+    finally:
+        tell(True)
+
+
+@contextmanager
 def _other_threads_go_on() -> Iterator[dict[str, Any]]:
     """Yield the options that let the loader's pinning thread use CUDA during a capture; older torch has none, but its `graph` has it."""
     mode: dict[str, Any] = {"capture_error_mode": "thread_local"}

@@ -7,16 +7,19 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from libreyolo import build
+from libreyolo.assembly.parts import Seat
 from libreyolo.engine import cuda_graph
 from libreyolo.engine.cuda_graph import EAGER_STEPS, GraphedNetwork
 from libreyolo.errors import UserError
+from libreyolo.recipe import Recipe
 
 
 class Output(NamedTuple):
@@ -269,6 +272,19 @@ def test_a_capture_that_fails_ends_the_run_in_one_sentence_on_the_stream_of_the_
         for _ in range(EAGER_STEPS + 1):
             net(torch.rand(4, 3, 2, 2))
     assert cuda.current == "the training's"
+
+
+def test_torch_s_warning_of_a_replay_s_stream_is_off_as_long_as_the_training_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", told.append, raising=False)
+    seat = Seat(0, 1, 1, torch.device("cuda:0"))
+    with ExitStack() as stack:
+        assert isinstance(build._graphed(Small(), Recipe(cuda_graph=True), seat, stack), GraphedNetwork)
+        assert told == [False]
+    assert told == [False, True]
+    with ExitStack() as stack:
+        build._graphed(Small(), Recipe(), seat, stack)
+    assert told == [False, True]
 
 
 class Deeper(nn.Module):
