@@ -66,6 +66,7 @@ def enter(main: Callable[[], Any]) -> None:
             sys.exit(1)
         sys.exit(told)
     finally:
+        hydra_runs.let_go()
         page = hydra_runs.write_report()
         if page is not None:
             sys.stderr.write(f"The sweep's jobs side by side: {page}\n")
@@ -216,7 +217,7 @@ def train_job(cfg: DictConfig) -> float:
             raise
         if isinstance(error, launch.RankFailedError):
             run_files.append_failure(run_dir, error)
-        elif not _is_other_rank(os.environ):
+        elif not _is_other_rank(os.environ) and not isinstance(error, launch.RunDirectoryError):  # which may be about another job's directory
             run_files.remove_unstarted(run_dir)
         raise _Told(error) from error
     if not _is_other_rank(os.environ):
