@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import signal
 import time
 import traceback
 from collections.abc import Mapping
@@ -21,7 +22,7 @@ from typing import Any
 import torch
 
 from launch.environment import SPAWNED
-from launch.leaving import EXIT_CODES
+from launch.leaving import EXIT_CODES, NOW, SIGNALS
 from launch.lifeline import settle_in
 
 LOADING = "loading what was sent"
@@ -88,6 +89,8 @@ def enter(_index: int, rank: int, job: Job, lifeline: Connection) -> None:
         _write(job.done(rank), pickle.dumps(result if rank == 0 else None))
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in EXIT_CODES:
+            for number in (*SIGNALS, NOW):
+                signal.signal(number, signal.SIG_IGN)  # the parent passes the signal on to all ranks, and this one is on its way out
             _write(job.left(rank), str(error.code).encode())  # sooner than the exit code, which a crowded machine takes seconds to show
             raise
         when = time.monotonic()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import signal
@@ -116,6 +117,12 @@ def return_but_stay(number: int) -> int:
     """Return while a thread keeps the process from ending."""
     threading.Thread(target=threading.Event().wait).start()
     return number
+
+
+def be_told_again_while_leaving() -> None:
+    """Leave because of a signal, which then comes once more."""
+    atexit.register(os.kill, os.getpid(), signal.SIGUSR2)
+    raise SystemExit(128 + signal.SIGUSR2)
 
 
 def spawn_from_here(queue) -> None:

@@ -99,6 +99,13 @@ def test_a_rank_that_returned_but_does_not_leave_is_ended_and_its_work_counts(te
     assert "The work is done, but 1 processes did not leave" in caplog.text
 
 
+def test_a_rank_that_is_leaving_says_nothing_when_the_signal_comes_once_more(temporary, capfd):
+    with pytest.raises(SystemExit) as caught:
+        spawn_ddp_train(ranks.be_told_again_while_leaving, (), num_processes=1, log_tail_dir=temporary)
+    assert caught.value.code == 128 + signal.SIGUSR2
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_two_jobs_run_beside_each_other(temporary):
     results = {}
 
