@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import pickle
 from collections.abc import Callable, Mapping
@@ -71,7 +72,8 @@ def spawn_ddp_train(
         stack.callback(note.unlink, missing_ok=True)
         directory = stack.enter_context(owned_folder("launch-", log_tail_dir))
         store = _hold_store(num_processes)
-        job = worker.Job(directory, num_processes, store.port, os.getpid(), _num_cores(), dict(env or {}))
+        start_method = multiprocessing.get_start_method()
+        job = worker.Job(directory, num_processes, store.port, os.getpid(), _num_cores(), start_method, dict(env or {}))
         job.payload.write_bytes(payload)
         output = RankOutput(directory)
         stack.callback(output.close)

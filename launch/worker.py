@@ -7,8 +7,10 @@ that ends with none of these was killed or left by itself.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
+import signal
 import time
 import traceback
 from collections.abc import Mapping
@@ -20,7 +22,7 @@ from typing import Any
 import torch
 
 from launch.environment import SPAWNED
-from launch.leaving import EXIT_CODES
+from launch.leaving import EXIT_CODES, NOW, SIGNALS
 from launch.lifeline import settle_in
 
 LOADING = "loading what was sent"
@@ -31,7 +33,7 @@ TRAINING = "calling the function"
 class Job:
     """What a worker is told at its start; small, because the parent waits until the child has read it.
 
-    env: extra environment variables. cores: how many cores all ranks share.
+    env: extra environment variables. cores: how many cores all ranks share. start_method: multiprocessing's in the parent.
     """
 
     directory: Path
@@ -39,6 +41,7 @@ class Job:
     master_port: int
     parent_pid: int
     cores: int
+    start_method: str
     env: Mapping[str, str]
 
     @property
@@ -86,6 +89,8 @@ def enter(_index: int, rank: int, job: Job, lifeline: Connection) -> None:
         _write(job.done(rank), pickle.dumps(result if rank == 0 else None))
     except BaseException as error:
         if isinstance(error, SystemExit) and error.code in EXIT_CODES:
+            for number in (*SIGNALS, NOW):
+                signal.signal(number, signal.SIG_IGN)  # the parent passes the signal on to all ranks, and this one is on its way out
             _write(job.left(rank), str(error.code).encode())  # sooner than the exit code, which a crowded machine takes seconds to show
             raise
         when = time.monotonic()
@@ -94,7 +99,12 @@ def enter(_index: int, rank: int, job: Job, lifeline: Connection) -> None:
 
 
 def become_rank(rank: int, job: Job) -> None:
-    """Set torchrun's variables in this process, so that the function walks the path that it would under torchrun."""
+    """Set torchrun's variables in this process, so that the function walks the path that it would under torchrun.
+
+    Processes that the rank starts, its loader workers, are started as the parent would: multiprocessing leaves a spawned process with the method
+    "spawn", by which each worker imports torch and the script anew while the rank waits for it, two seconds for every one of them.
+    """
+    multiprocessing.set_start_method(job.start_method, force=True)
     os.environ.update(job.env)
     os.environ.update(
         {

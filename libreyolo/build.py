@@ -16,7 +16,7 @@ from libreyolo.assembly.parts import Assembly, Seat
 from libreyolo.engine import collectives, rank_state
 from libreyolo.engine.batchnorm import synchronise, warn_small_batch
 from libreyolo.engine.compilation import compiled
-from libreyolo.engine.cuda_graph import GraphedNetwork
+from libreyolo.engine.cuda_graph import GraphedNetwork, streams_may_differ
 from libreyolo.engine.current_device import current
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
@@ -176,7 +176,7 @@ def training(
     task = assembly.task()
     stack = ExitStack()
     stack.enter_context(compiled(bare, recipe.compile))
-    wrapped = _graphed(collectives.wrap(bare, device), recipe, seat)
+    wrapped = _graphed(collectives.wrap(bare, device), recipe, seat, stack)
     if recipe.profile and seat.world_size == 1:
         wrapped = MarkedNetwork(wrapped)
     interruption = interruption or Interruption()
@@ -232,8 +232,8 @@ def training(
     return Training(trainer, bare, ema, optimizer, stack)
 
 
-def _graphed(net: nn.Module, recipe: Recipe, seat: Seat) -> nn.Module:
-    """Return what the step calls: the network, behind a CUDA graph where one is wished and can be."""
+def _graphed(net: nn.Module, recipe: Recipe, seat: Seat, stack: ExitStack) -> nn.Module:
+    """Return what the step calls: the network, behind a CUDA graph where one is wished and can be; what that needs ends with `stack`."""
     if not recipe.cuda_graph:
         return net
     if seat.world_size > 1 or seat.device.type != "cuda":
@@ -241,4 +241,5 @@ def _graphed(net: nn.Module, recipe: Recipe, seat: Seat) -> nn.Module:
         if seat.rank == 0:
             log.info("cuda_graph=true is for one GPU; on %s the network trains eagerly.", where)
         return net
+    stack.enter_context(streams_may_differ())
     return GraphedNetwork(net)

@@ -3,6 +3,10 @@
 import os
 import signal
 
+from tests.gpu_state import pytest_runtest_setup, pytest_runtest_teardown
+
+__all__ = ["pytest_runtest_setup", "pytest_runtest_teardown"]  # hooks
+
 # Without a GPU the Triton kernels run in Triton's interpreter, which is chosen when triton is first imported (torch.compile imports it too).
 if not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110 - not even pathlib is needed for this
     os.environ.setdefault("TRITON_INTERPRET", "1")

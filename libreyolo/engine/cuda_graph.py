@@ -21,7 +21,10 @@ from libreyolo.errors import UserError
 
 log = logging.getLogger(__name__)
 
-EAGER_STEPS = 3  # before the capture: lazily made handles and tuned kernels must not be made inside it
+# Before the capture: lazily made handles and tuned kernels must not be made inside it. They run on the stream of the training, on which autograd's
+# nodes for the parameters then are; that is right as long as no graph of theirs is alive when the capture begins (TrainStep sees to it), since a
+# capture finds the nodes that are alive and makes those that are not, on its own stream.
+EAGER_STEPS = 3
 
 # A module -> the same, replaying its forward and backward for inputs of these shapes. Capturing runs the module a few times.
 Capture = Callable[[nn.Module, tuple[Tensor, ...]], Callable[..., tuple[Tensor, ...]]]
@@ -65,6 +68,7 @@ class GraphedNetwork(nn.Module):
         flat = _FlatOutput(self.net)
         before = [buffer.clone() for buffer in self.net.buffers()]
         devices = [inputs[0].device.index] if inputs[0].is_cuda else []
+        refusal = ""
         try:
             # Capturing runs the network on this batch some more times; neither BatchNorm's statistics nor dropout's generator must count it again.
             with torch.random.fork_rng(devices):
@@ -72,11 +76,13 @@ class GraphedNetwork(nn.Module):
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            return self._stay_eager(f"the network can't be captured ({str(error).splitlines()[0]})", inputs)
-        finally:
+            refusal = f"the network can't be captured ({str(error).splitlines()[0]})"
+        finally:  # before this batch's own forward, which changes them and saves them for its backward
             with torch.no_grad():
                 for buffer, value in zip(self.net.buffers(), before, strict=True):
                     buffer.copy_(value)
+        if refusal:
+            return self._stay_eager(refusal, inputs)
         self._replay = lambda *given: flat.rebuild(replay(*given))
         log.info("cuda_graph=true: forward and backward replay a CUDA graph for batches of %d pictures; others run eagerly.", len(inputs[0]))
         return self._replay(*inputs)
@@ -160,6 +166,23 @@ def _refuse_waiting(module: nn.Module, samples: tuple[Tensor, ...]) -> None:
         torch.autograd.grad(outputs, wanted, [torch.zeros_like(output) for output in outputs], allow_unused=True)
     finally:
         torch.cuda.set_sync_debug_mode(before)
+
+
+@contextmanager
+def streams_may_differ() -> Iterator[None]:
+    """Keep torch from warning, in the block, of gradients that come from another stream than that of the node which takes them.
+
+    A captured graph holds its nodes, made on the capture's stream, and replays run on the training's; autograd lets the one wait for the other.
+    """
+    tell: Callable[[bool], None] | None = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if tell is None:  # older torch says nothing
+        yield
+        return
+    tell(False)
+    try:
+        yield
+    finally:
+        tell(True)
 
 
 @contextmanager

@@ -82,29 +82,43 @@ class TrainStep:
         num_pictures = max(sum(pictures), 1)
         parts: dict[str, Tensor] = {}
         waiting: list[dict[str, Term]] = []  # terms of one shared normaliser, divided at the window's end
+        provisional = 1.0 / num_pictures if len(window) > 1 and not known else None
         for index, batch in enumerate(window):
             with self._no_sync() if index + 1 < len(window) else nullcontext():
-                with record_function(LOSS), torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
-                    terms = self.task.terms(self.net, batch, facts)
-                self.own += [(name, term.total.detach(), term.stats) for name, term in terms.items()]
-                deferred = len(window) > 1 and not known and _share_one_normaliser(terms)
-                if deferred:
-                    # A mean over pictures keeps float16 gradients in range until the real normaliser is known.
-                    multipliers = {name: term.total.new_full((), 1.0 / num_pictures) for name, term in terms.items()}
-                    waiting.append({name: replace(term, total=term.total.detach()) for name, term in terms.items()})
-                else:
-                    multipliers, values = self._multipliers(terms, known, pictures[index] / num_pictures)
-                    _add(parts, terms, multipliers, values)
-                trained = [name for name in terms if terms[name].trained]
-                self.shown_only = frozenset(term.report or name for name, term in terms.items() if not term.trained)
-                loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in trained]).sum() * self.world_size
-                # Times 1, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
-                loss = loss * (loss.detach() * 0.0 + 1.0)
-                with record_function(BACKWARD):
-                    self.scaler.scale(loss).backward()
+                terms, found = self._micro_batch(batch, facts, known, share=pictures[index] / num_pictures, provisional=provisional)
+            self.own += [(name, term.total, term.stats) for name, term in terms.items()]
+            self.shown_only = frozenset(term.report or name for name, term in terms.items() if not term.trained)
+            if found is None:
+                waiting.append(terms)
+            else:
+                _add(parts, terms, *found)
         if waiting:
             parts = self._divide_window(waiting, 1.0 / num_pictures)
         return parts
+
+    def _micro_batch(
+        self, batch: Any, facts: dict[str, int], known: Mapping[str, Tensor], *, share: float, provisional: float | None
+    ) -> tuple[dict[str, Term], tuple[dict[str, Tensor], dict[str, Tensor]] | None]:
+        """Run forward and backward over one micro-batch; return its terms, cut off from their graph, and what `_multipliers` gives.
+
+        provisional: what multiplies terms of one shared normaliser until the window's is known; None is returned beside them then.
+        Nothing that is returned or kept holds a part of the graph. A CUDA graph can be captured only where no earlier one is left: a parameter's
+        gradient would be accumulated by the node of that graph, on the stream where its forward ran, which a capture may not wait for.
+        """
+        with record_function(LOSS), torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
+            terms = self.task.terms(self.net, batch, facts)
+        found = None
+        if provisional is not None and _share_one_normaliser(terms):
+            # A mean over pictures keeps float16 gradients in range until the real normaliser is known.
+            multipliers = {name: term.total.new_full((), provisional) for name, term in terms.items()}
+        else:
+            found = multipliers, _ = self._multipliers(terms, known, share)
+        loss = torch.stack([(term.total * multipliers[name]).sum() for name, term in terms.items() if term.trained]).sum() * self.world_size
+        # Times 1, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
+        loss = loss * (loss.detach() * 0.0 + 1.0)
+        with record_function(BACKWARD):
+            self.scaler.scale(loss).backward()
+        return {name: replace(term, total=term.total.detach()) for name, term in terms.items()}, found
 
     def move(self) -> HostCopy:
         """Move the weights by the gradients, or refuse to; return (refused, ranks that want to leave), the same numbers on every rank."""

@@ -21,6 +21,7 @@ from libreyolo.engine.optimizer import build_optimizer, parameter_groups
 from libreyolo.engine.step import TrainStep
 from libreyolo.ops import hungarian
 from tests.dist.equality.shards import DATASETS
+from tests.graphs import Watched
 from tests.unreadable import DEVICE, nothing_waits
 
 # The modules of families that match on the host, by family.
@@ -63,6 +64,7 @@ def test_a_step_never_waits_for_the_device(name: str, sets: dict[str, Path], mon
     if name in ON_THE_HOST:
         monkeypatch.setattr(f"{ON_THE_HOST[name]}.match", match)
     loader: Any = assembly.train_loader(Seat(0, 1, 1, DEVICE), 2)
+    watched = Watched(step.net)
     with nothing_waits():
         window = list(loader.epoch(0))
         assert window[0].images.device == DEVICE and len(window) == 2
@@ -72,6 +74,7 @@ def test_a_step_never_waits_for_the_device(name: str, sets: dict[str, Path], mon
     assembly.close()
     assert parts and all(value.device == DEVICE for value in parts.values())
     assert all(p.grad is not None for p in step.parameters)
+    assert (watched.calls, watched.look()) == (1, 0)  # no part of the network and no loss keeps the graph, which a CUDA graph's capture would meet
     assert len(read) == (1 if name in ON_THE_HOST else 0)
 
 

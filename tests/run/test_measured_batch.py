@@ -146,19 +146,20 @@ def test_a_validation_does_not_measure() -> None:
 @pytest.mark.slow
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="measures the memory of a GPU")
-@pytest.mark.parametrize("more", [{}, {"cuda_graph": True, "nbs": 64}], ids=["plain", "graph and windows"])
+@pytest.mark.parametrize("more", [{}, {"cuda_graph": True, "nbs": 16}], ids=["plain", "graph and windows"])
 def test_on_a_gpu_half_full_of_another_s_tensor_the_batch_that_is_promised_trains(more: dict[str, Any], tmp_path: Path) -> None:
-    data = str(make_shapes(tmp_path / "set", num_train=256, num_val=8, size=64))
+    data = str(make_shapes(tmp_path / "set", num_train=96, num_val=8, size=64))
     device = torch.device("cuda", torch.cuda.device_count() - 1)  # on a machine with several, one that is not current
     others = torch.empty(torch.cuda.mem_get_info(device)[0] // 2, dtype=torch.uint8, device=device)
-    keys = {**QUICK, "data": data, "imgsz": 640, "device": str(device), "memory_fraction": 0.7, "project": str(tmp_path), "epochs": 1, **more}
+    fraction = min(0.7, 12 * autobatch.GIB / torch.cuda.mem_get_info(device)[0])  # a large GPU has no more to do than one of 32 GB
+    keys = {**QUICK, "data": data, "imgsz": 640, "device": str(device), "memory_fraction": fraction, "project": str(tmp_path), "epochs": 1, **more}
     before = torch.cuda.memory_reserved(device)
     job = LibreYOLO("yolo9t")._job({**keys, "batch": -1}, (), tmp_path)
     found = autobatch.settle(job, device, 1)
     assert torch.cuda.memory_reserved(device) <= before, found.note
     assert found.batch > 1
     torch.cuda.reset_peak_memory_stats(device)
-    trained = LibreYOLO("yolo9t").train(**keys, batch=found.batch)
+    trained = LibreYOLO("yolo9t").train(**{**keys, "batch": found.batch})
     assert trained["skipped_steps"] == 0
-    budget = 0.75 * (torch.cuda.mem_get_info(device)[1] - others.numel())
+    budget = 1.1 * fraction * (torch.cuda.mem_get_info(device)[1] - others.numel())
     assert torch.cuda.max_memory_reserved(device) - others.numel() < budget, found.note

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import os
 import signal
 import sys
@@ -48,6 +50,7 @@ def facts(start: float) -> dict:
         "env": env,
         "initialized": dist.is_initialized(),
         "threads": torch.get_num_threads(),
+        "start_method": multiprocessing.get_start_method(),
         "omp": os.environ["OMP_NUM_THREADS"],
         "extra": os.environ.get("EXTRA"),
     }
@@ -114,6 +117,12 @@ def return_but_stay(number: int) -> int:
     """Return while a thread keeps the process from ending."""
     threading.Thread(target=threading.Event().wait).start()
     return number
+
+
+def be_told_again_while_leaving() -> None:
+    """Leave because of a signal, which then comes once more."""
+    atexit.register(os.kill, os.getpid(), signal.SIGUSR2)
+    raise SystemExit(128 + signal.SIGUSR2)
 
 
 def spawn_from_here(queue) -> None:

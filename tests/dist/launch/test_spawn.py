@@ -56,6 +56,8 @@ def test_three_ranks_train_and_rank_0_s_result_comes_back(temporary, capfd):
     assert (env.rank, env.local_rank, env.world_size, env.local_world_size, env.source) == (0, 0, 3, 3, "spawn")
     expected = max(1, len(os.sched_getaffinity(0)) // 3)
     assert (result["omp"], result["threads"]) == (str(expected), expected)
+    # Loader workers start as in this process; spawned ones would each import torch anew.
+    assert result["start_method"] == multiprocessing.get_start_method()
     said = capfd.readouterr().out
     assert "rank 0 says hello" in said and "rank 1 says hello" not in said
 
@@ -95,6 +97,13 @@ def test_a_rank_that_returned_but_does_not_leave_is_ended_and_its_work_counts(te
     monkeypatch.setattr(supervise, "LEAVING_SECONDS", 0.0)
     assert spawn_ddp_train(ranks.return_but_stay, (7,), num_processes=1, log_tail_dir=temporary, grace_seconds=0.2) == 7
     assert "The work is done, but 1 processes did not leave" in caplog.text
+
+
+def test_a_rank_that_is_leaving_says_nothing_when_the_signal_comes_once_more(temporary, capfd):
+    with pytest.raises(SystemExit) as caught:
+        spawn_ddp_train(ranks.be_told_again_while_leaving, (), num_processes=1, log_tail_dir=temporary)
+    assert caught.value.code == 128 + signal.SIGUSR2
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_two_jobs_run_beside_each_other(temporary):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
 
 def supervisor(tmp_path: Path, *processes: object) -> Supervisor:
     """Return a supervisor of ranks that have all started."""
-    job = Job(tmp_path, len(processes), 0, 0, 1, {})
+    job = Job(tmp_path, len(processes), 0, 0, 1, "fork", {})
     made = Supervisor(job, RankOutput(tmp_path), Interrupts(len(processes)), tmp_path / "note", grace_seconds=1.0, leave_seconds=30.0)
     made.processes = list(processes)  # type: ignore[arg-type]
     for rank in range(len(processes)):

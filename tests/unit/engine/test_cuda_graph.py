@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from libreyolo import build
+from libreyolo.assembly.parts import Seat
 from libreyolo.engine import cuda_graph
 from libreyolo.engine.cuda_graph import EAGER_STEPS, GraphedNetwork
 from libreyolo.errors import UserError
+from libreyolo.recipe import Recipe
 
 
 class Output(NamedTuple):
@@ -151,16 +155,21 @@ def test_outputs_gradients_and_statistics_are_those_of_the_network_alone() -> No
 @pytest.mark.parametrize("fault", ["not a tensor", "not capturable"])
 def test_what_cannot_be_captured_trains_eagerly_and_is_told_once(fault: str, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(module: nn.Module, inputs: tuple[Tensor, ...]) -> Callable[..., tuple[Tensor, ...]]:
+        module(*inputs)  # it gets this far, so BatchNorm has counted the batch
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    net = GraphedNetwork(Small(), refuse)
+    plain = Small()
+    net = GraphedNetwork(copy.deepcopy(plain), refuse)
     with caplog.at_level(logging.INFO):
         for _ in range(EAGER_STEPS + 3):
             x = torch.rand(2, 3, 2, 2)
             found = net(x, 1.0) if fault == "not a tensor" else net(x)
-            assert found.maps[0].shape == (2, 4, 2, 2)
+            found.maps[0].sum().backward()  # what its forward saved is as it was
+            plain(x)
     (told,) = caplog.messages
     assert told.endswith("it trains eagerly.")
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, net.net.state_dict()[name]), name  # every batch counts once
 
 
 class FakeCuda:
@@ -265,13 +274,27 @@ def test_a_capture_that_fails_ends_the_run_in_one_sentence_on_the_stream_of_the_
     assert cuda.current == "the training's"
 
 
+def test_torch_s_warning_of_a_replay_s_stream_is_off_as_long_as_the_training_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", told.append, raising=False)
+    seat = Seat(0, 1, 1, torch.device("cuda:0"))
+    with ExitStack() as stack:
+        assert isinstance(build._graphed(Small(), Recipe(cuda_graph=True), seat, stack), GraphedNetwork)
+        assert told == [False]
+    assert told == [False, True]
+    with ExitStack() as stack:
+        build._graphed(Small(), Recipe(), seat, stack)
+    assert told == [False, True]
+
+
 class Deeper(nn.Module):
     """Convolutions with BatchNorm, one part frozen, and dropout."""
 
     def __init__(self) -> None:
         super().__init__()
         self.frozen = nn.Conv2d(3, 8, 3, padding=1).requires_grad_(False)
-        self.conv, self.norm, self.act, self.drop = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8), nn.SiLU(), nn.Dropout(0.5)
+        # Without a bias, whose gradient in front of a BatchNorm is 0 and in half precision nothing but rounding.
+        self.conv, self.norm, self.act, self.drop = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.SiLU(), nn.Dropout(0.5)
 
     def forward(self, x: Tensor) -> Output:
         y = self.drop(self.act(self.norm(self.conv(self.frozen(x)))))
@@ -307,26 +330,41 @@ def pinning() -> Iterator[None]:
 @pytest.mark.parametrize("micro_batches", [1, 3])
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16])
 def test_on_a_gpu_replayed_steps_give_the_numbers_of_eager_ones(dtype: torch.dtype | None, micro_batches: int) -> None:
+    def pair(x: Tensor, seed: int) -> Iterator[Tensor]:
+        for called in (plain, net):
+            torch.manual_seed(seed)  # dropout's draws
+            with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
+                y = called(x).maps[1].float()
+            yield y
+
     torch.manual_seed(0)
     plain, graphed = (Deeper().cuda().to(memory_format=torch.channels_last) for _ in range(2))
     graphed.load_state_dict(plain.state_dict())
     net = GraphedNetwork(graphed)
+    start = {name: value.clone() for name, value in plain.state_dict().items()}
     optimizers = [torch.optim.SGD([p for p in n.parameters() if p.requires_grad], lr=0.1, momentum=0.9, fused=True) for n in (plain, graphed)]
     with pinning():
         for step in range(EAGER_STEPS + 4):
             for part in range(micro_batches):
                 x = torch.rand(2 if step == EAGER_STEPS + 2 else 4, 3, 8, 8).pin_memory().to("cuda", non_blocking=True)
-                for called in (plain, net):
-                    torch.manual_seed(100 * step + part)
-                    with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
-                        loss = called(x).maps[1].float().square().mean()
-                    loss.backward()
+                for y in pair(x, 100 * step + part):
+                    y.square().mean().backward()
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
     assert net._replay is not None
     for name, value in plain.state_dict().items():
-        assert torch.allclose(value, graphed.state_dict()[name], rtol=1e-5, atol=1e-6), name
+        other = graphed.state_dict()[name]
+        if dtype is None:
+            assert torch.allclose(value, other, rtol=1e-5, atol=1e-6), name
+        else:
+            # Two trainings in bfloat16 part by a rounding of 2^-8 here and there: about 1 % of the way that the weights went.
+            assert (value - other).float().norm() <= 0.05 * (value - start[name]).float().norm(), name
+    # A cast of the weights that is that of the capture for ever would hide in those 5 %: the weights have moved little since. Now they move far.
+    turned = {name: -value if name == "conv.weight" else value for name, value in plain.state_dict().items()}
+    plain.load_state_dict(turned), graphed.load_state_dict(turned)
+    expected, found = (y.detach().clone() for y in pair(torch.rand(4, 3, 8, 8, device="cuda"), 1))
+    assert (expected - found).norm() <= 0.02 * expected.norm()
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ from torch import nn
 from libreyolo.engine.step import TrainStep
 from libreyolo.interfaces.term import Term, balanced_means, of_sums, per_count
 from tests.dist.equality import toys
+from tests.graphs import Watched
 
 
 def objects(rows: toys.Rows) -> dict[str, torch.Tensor]:
@@ -77,6 +78,19 @@ def test_a_window_whose_normalisers_are_known_from_targets_is_one_true_batch() -
     found, shown = toys.gradients(toys.Toy(terms, stats), toys.cut(rows, [2, 3, 4, 1]))
     assert toys.largest_gap(found, expected) < 1e-12
     assert sum(shown.values()) == pytest.approx(value, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", list(toys.KINDS))
+@pytest.mark.parametrize("stats", [lambda rows: {}, objects], ids=["unknown", "known"])
+def test_no_graph_of_a_micro_batch_is_alive_when_the_network_is_called_again(kind: str, stats: Any) -> None:
+    net = toys.model()
+    watched = Watched(net)
+    step = TrainStep(net, toys.Toy(toys.KINDS[kind][0], stats), torch.optim.SGD(net.parameters(), lr=0.1), device=torch.device("cpu"), amp_dtype=None)
+    for _ in range(2):
+        kept = step.backward(toys.cut(toys.data(10), [2, 5, 3]), [2, 5, 3]), step.own
+        assert kept and watched.look() == 0
+        step.move()
+    assert (watched.calls, watched.kept) == (6, 0)
 
 
 def test_elsewhere_each_micro_batch_is_normalised_by_itself_and_weighted_by_its_pictures() -> None:

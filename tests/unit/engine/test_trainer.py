@@ -10,6 +10,7 @@ import torch
 
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.schedule import Schedule
+from tests.graphs import Watched
 from tests.unit.engine.test_schedule import KINDS
 from tests.unit.engine.toy import ToyMetric, ToyRun, ToyTask, toy_run
 
@@ -263,3 +264,10 @@ def test_a_row_has_speed_waiting_and_memory_and_then_the_metrics_of_every_class(
     assert dict(list(second.items())[-3:]) == classes
     (told,) = [event for name, event in run.told if name == "on_validation_end"]
     assert told.classes == classes
+
+
+def test_no_graph_of_an_earlier_step_is_alive_when_the_network_is_called_in_training() -> None:
+    run = toy_run(epochs=2, accumulate=2, val_loss=True)
+    watched = Watched(run.trainer.bare)
+    run.trainer.fit()
+    assert (watched.look(), watched.calls) == (0, 2 * 3)  # the average is what is validated
