@@ -38,8 +38,9 @@ class FusedNormAct(SyncBatchNorm):
             return found
         from libreyolo.nn.fused.norm_act import Running, norm_act
 
-        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None and self.momentum is not None
-        self.num_batches_tracked.add_(1)
+        assert self.running_mean is not None and self.running_var is not None and self.momentum is not None
+        if self.num_batches_tracked is not None:  # else the network counts for its layers
+            self.num_batches_tracked.add_(1)
         running = Running(self.running_mean, self.running_var, self.momentum)
         shared = collectives.sum_ if self.over_ranks and collectives.world_size() > 1 else None
         return norm_act(input, self.weight, self.bias, running, eps=self.eps, act=ACTIVATIONS[type(self.act)], over_ranks=shared)

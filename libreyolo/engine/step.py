@@ -26,6 +26,7 @@ from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
 from libreyolo.engine.host_copy import HostCopy
+from libreyolo.engine.norm_counters import NormCounters
 from libreyolo.engine.norm_statistics import NormStatistics
 from libreyolo.engine.optimizer import step_unless
 from libreyolo.interfaces.phases import BACKWARD, LOSS, OPTIMISER
@@ -58,7 +59,7 @@ class TrainStep:
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.world_size = collectives.world_size()
         self.shown_only: frozenset[str] = frozenset()  # reports of the last step's terms that are no part of the loss
-        self.norms = NormStatistics(net)
+        self.norms, self.counters = NormStatistics(net), NormCounters(net)
         self.asked_to_leave = asked_to_leave
         self.own: list[tuple[str, Tensor, Tensor]] = []  # of the newest window: name, total and stats of this rank's terms, before any sum over ranks
         self._wishes: Tensor | None = None  # [1], how many ranks want to leave; None until a sum of this window has carried it
@@ -84,7 +85,8 @@ class TrainStep:
         waiting: list[dict[str, Term]] = []  # terms of one shared normaliser, divided at the window's end
         for index, batch in enumerate(window):
             with self._no_sync() if index + 1 < len(window) else nullcontext():
-                with record_function(LOSS), torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
+                autocast = torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None)
+                with record_function(LOSS), autocast, self.counters.one_forward():
                     terms = self.task.terms(self.net, batch, facts)
                 self.own += [(name, term.total.detach(), term.stats) for name, term in terms.items()]
                 deferred = len(window) > 1 and not known and _share_one_normaliser(terms)
@@ -114,7 +116,7 @@ class TrainStep:
     def _move(self) -> HostCopy:
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
-        refused = _not_finite([p.grad for p in self.parameters if p.grad is not None], self.device)
+        refused = _not_finite([g for p in self.parameters if (g := p.grad) is not None], self.device)
         if self.clip_max_norm > 0:
             nn.utils.clip_grad_norm_(self.parameters, self.clip_max_norm)
         step_unless(refused, self.optimizer)
