@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import nn
 
 from libreyolo.engine.batchnorm import CudaSyncBatchNorm, SyncBatchNorm
 from libreyolo.engine.cuda_graph import GraphedNetwork
@@ -17,21 +15,8 @@ from libreyolo.engine.fusion import fuse
 from libreyolo.engine.norm_counters import NormCounters
 from libreyolo.engine.step import TrainStep
 from libreyolo.nn.conv import ConvBNAct
+from tests.unit.engine.operators import Operators
 from tests.unit.engine.toy import CPU, ToyTask, toy_batches, toy_net
-
-
-class Operators(TorchDispatchMode):
-    """Counts operators by name, those that change a whole number under a name of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name.removeprefix("aten::")
-        whole = args and isinstance(args[0], Tensor) and args[0].dtype == torch.int64
-        self.seen[f"{name} of counters" if whole else name] += 1
-        return func(*args, **(kwargs or {}))
 
 
 def every_kind() -> nn.Module:

@@ -1,0 +1,139 @@
+"""Weights that are cast together give the numbers of autocast's own casts, bit for bit, in few operators."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from libreyolo.engine import weight_casts
+from libreyolo.engine.step import TrainStep
+from libreyolo.engine.weight_casts import cast_together
+from libreyolo.interfaces.term import Term
+from tests.unit.engine.operators import Operators
+from tests.unit.engine.toy import CPU, ToyTask, toy_batches
+
+HALF = torch.bfloat16
+
+
+class Mixed(nn.Module):
+    """Layers that take casts, and every kind that must not: frozen, with autocast off or without a gradient at first, read by other code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(2, 6, 1)
+        self.frozen = nn.Conv2d(6, 6, 1).requires_grad_(False)
+        self.grouped = nn.Conv2d(6, 6, 1, groups=2, bias=False)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.first = self.again = nn.Linear(6, 6)
+        self.tied = nn.Linear(6, 6)
+        self.tied.weight = self.first.weight
+        self.exact = nn.Linear(6, 6)
+        self.last = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            shift = self.grouped(self.conv(x[:, :, None, None])).float().mean()
+        x = self.grouped(self.frozen(self.conv(x[:, :, None, None])).relu()).flatten(1) + shift
+        x = x + self.attention(x[None], x[None], x[None], need_weights=False)[0][0]
+        x = self.tied(self.again(self.first(x).relu()).relu()).relu()
+        with torch.autocast("cpu", enabled=False):
+            x = self.exact(x.float())
+        found: Tensor = self.last(x)
+        return found
+
+
+class Float(ToyTask):
+    """The toy's error, of outputs in float32."""
+
+    def terms(self, net: nn.Module, batch: Any, facts: dict[str, int]) -> dict[str, Term]:
+        return super().terms(lambda x: net(x).float(), batch, facts)  # type: ignore[arg-type]
+
+
+def step_of(net: nn.Module) -> TrainStep:
+    trained = [p for p in net.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.01, momentum=0.9)
+    return TrainStep(net, Float(), optimizer, device=CPU, amp_dtype=HALF, clip_max_norm=1.0)
+
+
+def test_three_steps_are_those_of_autocast_s_own_casts_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weight_casts, "CHUNK", 3)
+    net = Mixed().train()
+    plain = copy.deepcopy(net)
+    steps = step_of(net), step_of(plain)
+    with cast_together(net, HALF):
+        for seed in range(3):
+            window = toy_batches(2, seed=seed)
+            for step in steps:
+                step.backward(window, [4, 4])
+            for (name, found), expected in zip(net.named_parameters(), plain.parameters(), strict=True):
+                assert (found.grad is None) == (expected.grad is None), name
+                assert found.grad is None or expected.grad is None or torch.equal(found.grad, expected.grad), name
+            for step in steps:
+                assert step.move().wait()[0] == 0
+    assert all(torch.equal(a, b) for a, b in zip(net.parameters(), plain.parameters(), strict=True))
+    assert not torch.equal(net.last.weight, Mixed().last.weight)
+
+
+def operators(num_layers: int) -> Counter[str]:
+    net = nn.Sequential(nn.Linear(2, 4), *[nn.Linear(4, 4) for _ in range(num_layers)], nn.Linear(4, 1)).train()
+    step = step_of(net)
+    with cast_together(net, HALF), Operators() as counted:
+        step.backward(toy_batches(1), [4])
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in net.parameters())
+    return counted.seen
+
+
+def test_casts_are_two_operators_for_each_chunk_however_many_layers_there_are() -> None:
+    few, many = operators(2), operators(46)  # 8 and 96 parameters
+    assert (few["_foreach_copy_"], many["_foreach_copy_"]) == (2, 6)
+    assert few["_to_copy"] == many["_to_copy"]  # of pictures and outputs
+
+
+def test_gradients_of_late_layers_are_there_before_early_ones_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So under DDP their all-reduce has a backward to hide behind."""
+    monkeypatch.setattr(weight_casts, "CHUNK", 2)
+    net = nn.Sequential(*[nn.Linear(2, 2, bias=False) for _ in range(4)]).train()
+    order: list[str] = []
+    net[3].weight.register_post_accumulate_grad_hook(lambda parameter: order.append("late weight"))  # type: ignore[union-attr]
+    net[1].register_full_backward_pre_hook(lambda module, gradient: order.append("early layer"))
+    with cast_together(net, HALF), torch.autocast("cpu", HALF):
+        net(torch.randn(3, 2)).sum().backward()
+    assert order == ["late weight", "early layer"]
+
+
+def test_only_a_training_forward_of_the_network_in_this_precision_casts_together() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).train()
+    x = torch.randn(3, 2)
+
+    def casts(run: Any, **autocast: Any) -> bool:
+        with torch.autocast("cpu", **{"dtype": HALF, **autocast}), Operators() as counted:
+            run(x)
+        return counted.seen["_foreach_copy_"] > 0
+
+    with cast_together(net, HALF):
+        assert casts(net)
+        assert not casts(net, dtype=torch.float16)
+        assert not casts(net, enabled=False)
+        assert not casts(net[0])
+        with torch.no_grad():
+            assert not casts(net)
+        assert not casts(net.eval())
+        net.train()
+        with pytest.raises(RuntimeError):
+            net(torch.randn(3, 5))  # fails midway
+        assert not casts(net[0])
+    assert not casts(net)
+    assert not any("forward" in layer.__dict__ for layer in net)
+    assert not net._forward_hooks and not net._forward_pre_hooks
+
+
+@pytest.mark.parametrize(("net", "dtype"), [(nn.Sequential(nn.Linear(2, 2)), None), (nn.Sequential(nn.BatchNorm1d(2)), HALF)])
+def test_without_mixed_precision_or_layers_nothing_is_changed(net: nn.Sequential, dtype: torch.dtype | None) -> None:
+    with cast_together(net, dtype):
+        assert "forward" not in net[0].__dict__ and not net._forward_pre_hooks
