@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from libreyolo import build, schema
+from libreyolo.assembly import assembly_for
+from libreyolo.assembly.parts import Seat
 from libreyolo.engine import weight_casts
+from libreyolo.engine.progress import Progress
 from libreyolo.engine.step import TrainStep
 from libreyolo.engine.weight_casts import cast_together
 from libreyolo.interfaces.term import Term
+from tests.dist.equality.shards import DATASETS
 from tests.unit.engine.operators import Operators
 from tests.unit.engine.toy import CPU, ToyTask, toy_batches
 
@@ -100,7 +107,7 @@ def test_gradients_of_late_layers_are_there_before_early_ones_are_reached(monkey
     monkeypatch.setattr(weight_casts, "CHUNK", 2)
     net = nn.Sequential(*[nn.Linear(2, 2, bias=False) for _ in range(4)]).train()
     order: list[str] = []
-    net[3].weight.register_post_accumulate_grad_hook(lambda parameter: order.append("late weight"))  # type: ignore[union-attr]
+    net[3].weight.register_post_accumulate_grad_hook(lambda parameter: order.append("late weight"))  # type: ignore[operator]
     net[1].register_full_backward_pre_hook(lambda module, gradient: order.append("early layer"))
     with cast_together(net, HALF), torch.autocast("cpu", HALF):
         net(torch.randn(3, 2)).sum().backward()
@@ -131,6 +138,28 @@ def test_only_a_training_forward_of_the_network_in_this_precision_casts_together
     assert not casts(net)
     assert not any("forward" in layer.__dict__ for layer in net)
     assert not net._forward_hooks and not net._forward_pre_hooks
+
+
+@pytest.mark.parametrize("compile", [False, True])
+def test_a_training_in_mixed_precision_casts_together_and_leaves_the_network_as_it_was(
+    compile: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the network is compiled, its compiler does better."""
+    monkeypatch.setattr(build, "amp_dtype", lambda recipe, device: HALF)
+    monkeypatch.setattr(build, "compiled", lambda net, wish: nullcontext())
+    family = schema.family("fomo")
+    keys = {"data": str(DATASETS[family.task](tmp_path, 4)), "imgsz": 64, "batch": 2, "workers": 0, "val": False, "device": "cpu", "compile": compile}
+    recipe = schema.resolve(family, next(iter(family.sizes)), keys)
+    assembly = assembly_for(family)(family, recipe, family.input, tmp_path)
+    net = build.training_network(family, recipe, len(assembly.names), build.Start(None, {}, ""))
+    training = build.training(
+        family, recipe, assembly, net, Seat(0, 1, 1, CPU), progress=Progress(), save=lambda summary: None, tell=lambda name, event: None
+    )
+    taken = ["forward" in module.__dict__ for module in training.bare.modules() if type(module) is nn.Conv2d]
+    assert taken and all(taken) == any(taken) == (not compile)
+    training.close()
+    assembly.close()
+    assert not any("forward" in module.__dict__ for module in training.bare.modules())
 
 
 @pytest.mark.parametrize(("net", "dtype"), [(nn.Sequential(nn.Linear(2, 2)), None), (nn.Sequential(nn.BatchNorm1d(2)), HALF)])
