@@ -147,6 +147,7 @@ def training(
     tell: Callable[[str, Any], None],
     stop_asked: Callable[[], str] = lambda: "",
     save_midway: Callable[[LossLog], None] = lambda losses: None,
+    tell_saved: Callable[[], None] = lambda: None,
     interruption: Interruption | None = None,
 ) -> Training:
     """Return everything that training needs, on this rank's device."""
@@ -226,6 +227,7 @@ def training(
         tell=tell,
         stop_asked=stop_asked,
         save_midway=save_midway,
+        tell_saved=tell_saved,
         interruption=interruption,
         before_last_validation=before_last_validation if recipe.precise_bn else None,
     )

@@ -205,12 +205,13 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
         tell=listeners.tell,
         stop_asked=listeners.stop_asked,
         save_midway=lambda losses: _save_midway(saver, losses, training.modules, seat),
+        tell_saved=saver.tell_saved,
         interruption=interruption,
     )
     stack.callback(training.close)
     trainer = training.trainer
     saver.attach(training.bare, training.ema, training.optimizer, trainer.step.scaler)
-    saver.tell = listeners.tell
+    saver.tell, saver.at_once = listeners.tell, listeners.wait_for_checkpoints
     if job.resumed:
         _load_state(training, job.resumed)
         inside = f", batch {progress.step_in_epoch} of epoch {start_epoch + 1}" if progress.step_in_epoch else ""
@@ -243,7 +244,12 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     listeners.tell("on_train_start", start)
     _profile(trainer, recipe, run_dir, seat, stack)
     with _this_rank_alone(), lost_workers_told():
-        history = trainer.fit()
+        try:
+            history = trainer.fit()
+        except BaseException:
+            saver.close()
+            raise
+        saver.finish()
     average = saver.write_average(keep=not trainer.completed) if main else None
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
     listeners.tell("on_train_end", TrainEnd(run_dir, result, trainer.completed))

@@ -1,8 +1,14 @@
-"""Writes a run's checkpoints: last.pt after every epoch and where a run ends inside one, best.pt, epoch_N.pt, and the average of the best."""
+"""Writes a run's checkpoints: last.pt after every epoch and where a run ends inside one, best.pt, epoch_N.pt, and the average of the best.
+
+The files of an epoch are written while the next one trains: a disk may need seconds for what a GPU trains in less. What is written is a copy made
+at the epoch's end, at most one epoch is under way, and `finish` waits for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +21,11 @@ from libreyolo.engine.ema import EMA
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.refusal import not_finite
 from libreyolo.engine.reports import EpochSummary
+from libreyolo.engine.writer_thread import WriterThread
 from libreyolo.errors import UserError
 from libreyolo.interfaces.events import CheckpointSaved
+
+log = logging.getLogger(__name__)
 
 CANDIDATE_VALUE = "metric_value"  # what a kept file for the average says of itself, so that a resumed run can rank it
 
@@ -24,7 +33,9 @@ CANDIDATE_VALUE = "metric_value"  # what a kept file for the average says of its
 class Saver:
     """Holds where and what to save; `__call__` is the trainer's `save` on rank 0.
 
-    `attach` must be called once before the first save with the live parts of the training.
+    `attach` must be called once before the first save with the live parts of the training. What can't be written is raised as a UserError by the
+    next save, by `finish` or by `midway`. `tell` hears of every file that is complete, in this thread: from the next of these calls or of
+    `tell_saved`. Where `at_once` says so, a save waits for the disk and tells at once.
     """
 
     def __init__(
@@ -41,28 +52,55 @@ class Saver:
         self.folder, self.meta, self.config, self.progress, self.best_metric = folder, meta, config, progress, best_metric
         self.save_period, self.average_best = save_period, average_best
         self.tell: Callable[[str, Any], None] = lambda name, event: None
+        self.at_once: Callable[[], bool] = lambda: False
+        self._thread = WriterThread()
+        self._untold: list[CheckpointSaved] = []
         self.best_files: list[tuple[float, Path]] = []
 
     def attach(self, bare: nn.Module, ema: EMA | None, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
         self.bare, self.ema, self.optimizer, self.scaler = bare, ema, optimizer, scaler
 
     def __call__(self, summary: EpochSummary) -> None:
+        self.finish()
         number = summary.epoch + 1
-        if self.average_best and summary.validation:
-            self._keep_for_average(summary, number)
         content = self.content(summary.epoch, float(summary.loss or 0.0))
         # best.pt first: a run killed between the two goes on from the older last.pt and makes the same best.pt again.
-        if summary.is_best or self.progress.best_value is None:
-            self._write(content, "best.pt", number, is_best=True)
-        self._write(content, "last.pt", number, is_best=False)
-        if self.save_period and number % self.save_period == 0:
-            self._write(content, f"epoch_{number}.pt", number, is_best=False)
+        names = ["best.pt"] if summary.is_best or self.progress.best_value is None else []
+        names += ["last.pt", *([f"epoch_{number}.pt"] if self.save_period and number % self.save_period == 0 else [])]
+        work: list[Callable[[], object]] = [self._keep_for_average(summary, number)] if self.average_best and summary.validation else []
+        work += [partial(checkpoint.write, content, self.folder / name) for name in names]
+        self._untold = [CheckpointSaved(self.folder / name, number, name == "best.pt") for name in names]
+        self._thread.start(work)
+        if self.at_once():
+            self.finish()
+
+    def finish(self) -> None:
+        """Return when every file is complete and told; raises UserError where one could not be written."""
+        told, self._untold = self._untold, []
+        self._thread.wait()
+        for event in told:
+            self.tell("on_checkpoint", event)
+
+    def tell_saved(self) -> None:
+        """Tell of the files under way if they are complete by now; never waits, never raises what the disk said."""
+        if self._thread.succeeded():
+            self.finish()
+
+    def close(self) -> None:
+        """As `finish`, where the run ends by another error: what could not be written is only logged."""
+        try:
+            self.finish()
+        except Exception as error:
+            log.error("%s", error)
 
     def midway(self, ranks: list[dict[str, Any]]) -> Path:
         """Write last.pt in the middle of an epoch and return its path; `ranks` is what each rank alone knows (engine/rank_state.py)."""
+        self.finish()
         epoch = self.progress.epoch
-        self._write(self.content(epoch - 1, 0.0) | {"ranks": ranks}, "last.pt", epoch, is_best=False)
-        return self.folder / "last.pt"
+        path = self.folder / "last.pt"
+        checkpoint.write(self.content(epoch - 1, 0.0) | {"ranks": ranks}, path)
+        self.tell("on_checkpoint", CheckpointSaved(path, epoch, False))
+        return path
 
     def content(self, epoch: int, loss: float) -> dict[str, Any]:
         """Return the whole training checkpoint after a zero-based epoch (-1: before the first one's end).
@@ -77,7 +115,7 @@ class Saver:
         average = checkpoint.cpu_state(self.ema.average.state_dict()) if self.ema else None
         best = self.progress.best_value
         is_map = self.best_metric == "metrics/mAP50-95"
-        content = checkpoint.weights_dict(average or live, self.meta)
+        content = checkpoint.weights_dict(average or live, self.meta, copied=True)  # in the file once, under both names
         content |= {
             "is_ema_weights": self.ema is not None,
             "optimizer": _plain(self.optimizer.state_dict()),
@@ -99,21 +137,25 @@ class Saver:
             content["scaler"] = self.scaler.state_dict()
         return content
 
-    def _write(self, content: dict[str, Any], name: str, epoch: int, *, is_best: bool) -> None:
-        path = self.folder / name
-        checkpoint.write(content, path)
-        self.tell("on_checkpoint", CheckpointSaved(path, epoch, is_best))
+    def _keep_for_average(self, summary: EpochSummary, number: int) -> Callable[[], None]:
+        """Decide whether this epoch is one of the best `average_best`; return what writes it and removes the worst of one too many.
 
-    def _keep_for_average(self, summary: EpochSummary, number: int) -> None:
-        """Keep the weights of the best `average_best` epochs; the worst of one too many is removed. A metric that is NaN is never kept."""
+        A metric that is NaN is never kept.
+        """
         assert summary.validation is not None
         value = summary.validation.metrics[self.best_metric]
-        if value != value:
-            return
-        judged = self.ema.average if self.ema else self.bare
         path = self.folder / f"candidate_{number}.pt"
-        checkpoint.write(checkpoint.weights_dict(judged.state_dict(), self.meta) | {CANDIDATE_VALUE: value}, path)
-        self._keep_best([*self.best_files, (value, path)])
+        extras = self._choose([*self.best_files, (value, path)]) if value == value else [path]
+        if path in extras:
+            return partial(_remove, [extra for extra in extras if extra != path])
+        judged = self.ema.average if self.ema else self.bare
+        content = checkpoint.weights_dict(judged.state_dict(), self.meta) | {CANDIDATE_VALUE: value}
+
+        def keep() -> None:
+            checkpoint.write(content, path)
+            _remove(extras)
+
+        return keep
 
     def find_candidates(self, start_epoch: int) -> None:
         """Take up the kept weights of a resumed run; those of epochs that are trained again, or of an earlier run, are removed."""
@@ -123,23 +165,27 @@ class Saver:
                 found.append((float(checkpoint.read(path)[CANDIDATE_VALUE]), path))
             else:
                 path.unlink()
-        self._keep_best(found)
+        _remove(self._choose(found))
 
-    def _keep_best(self, files: list[tuple[float, Path]]) -> None:
+    def _choose(self, files: list[tuple[float, Path]]) -> list[Path]:
+        """Remember the best `average_best` of the files and return the others."""
         ordered = sorted(files, key=lambda f: (-f[0], _epoch_of(f[1])))
-        for _, extra in ordered[self.average_best :]:
-            extra.unlink(missing_ok=True)
         self.best_files = ordered[: self.average_best]
+        return [path for _, path in ordered[self.average_best :]]
 
     def write_average(self, *, keep: bool = False) -> Path | None:
-        """Average the kept weights into average.pt; None when there are none. `keep` leaves them for a resumed run."""
+        """Average the kept weights into average.pt; None when there are none. `keep` leaves them for a resumed run. Call `finish` before."""
         if not self.best_files:
             return None
         states = [checkpoint.read(path)["model"] for _, path in self.best_files]
         checkpoint.write(checkpoint.weights_dict(_mean_state(states), self.meta), self.folder / "average.pt")
-        for _, path in self.best_files if not keep else []:
-            path.unlink(missing_ok=True)
+        _remove([path for _, path in self.best_files] if not keep else [])
         return self.folder / "average.pt"
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
 
 
 def _epoch_of(candidate: Path) -> int:

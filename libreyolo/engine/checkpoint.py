@@ -44,15 +44,16 @@ class WeightsMeta:
     extras: dict[str, Any]
 
 
-def weights_dict(state: Mapping[str, Tensor], meta: WeightsMeta) -> dict[str, Any]:
+def weights_dict(state: Mapping[str, Tensor], meta: WeightsMeta, *, copied: bool = False) -> dict[str, Any]:
     """Return the content of a weights file; tensors on the CPU, in their own types.
 
+    copied: `state` is what `cpu_state` gave, and is taken as it is.
     The layout wants a class at least: where the task has none it says one, called "image".
     """
     names = dict(meta.names) or {0: "image"}
     sides = [meta.imgsz, meta.imgsz] if isinstance(meta.imgsz, int) else list(meta.imgsz)
     content: dict[str, Any] = {
-        "model": cpu_state(state),
+        "model": dict(state) if copied else cpu_state(state),
         "schema_version": SCHEMA_VERSION,
         "libreyolo_version": LAYOUT_VERSION,
         "model_family": meta.family,

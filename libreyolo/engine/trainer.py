@@ -70,8 +70,9 @@ class Trainer:
 
     net: the network as the step sees it (wrapped when distributed); bare: the same network unwrapped. The trainer owns `progress` and nothing on
     disk: `save` is called after every epoch, with the summary, on every rank; `save_midway` where a run ends inside an epoch, on every rank too,
-    and returns when the file is there; `tell` passes events to listeners and does nothing on ranks other than 0. `stop_asked` says who of them
-    wants the run to end ("" for nobody; only rank 0's answer counts).
+    and returns when the file is there; `tell_saved` after every step, for a `save` that returned before its files were there. `tell` passes events
+    to listeners and does nothing on ranks other than 0. `stop_asked` says who of them wants the run to end ("" for nobody; only rank 0's answer
+    counts).
 
     interruption: what notes a signal's wish that this run should leave. before_last_validation: called with the judged network and the epoch.
     """
@@ -93,12 +94,13 @@ class Trainer:
         tell: Callable[[str, Any], None],
         stop_asked: Callable[[], str] = lambda: "",
         save_midway: Callable[[LossLog], None] = lambda losses: None,
+        tell_saved: Callable[[], None] = lambda: None,
         interruption: Interruption | None = None,
         before_last_validation: Callable[[nn.Module, int], None] | None = None,
     ) -> None:
         self.net, self.bare, self.ema, self.task, self.step, self.schedule = net, bare, ema, task, step, schedule
         self.train_loader, self.val_loader, self.plan, self.progress = train_loader, val_loader, plan, progress
-        self.save, self.tell, self.save_midway, self.stop_asked = save, tell, save_midway, stop_asked
+        self.save, self.tell, self.save_midway, self.tell_saved, self.stop_asked = save, tell, save_midway, tell_saved, stop_asked
         self.before_last_validation = before_last_validation
         self.interruption = interruption or Interruption()
         self.profiler: StepProfiler | None = None
@@ -178,6 +180,7 @@ class Trainer:
             if self.profiler is not None:
                 self.profiler.step()
             reports.tell_ready()
+            self.tell_saved()
             if self._leaving or self._out_of_steps():
                 break
         self.step.norms.take()

@@ -42,6 +42,11 @@ class Listeners:
         for listener in self.all:
             self._call(listener, name, event)
 
+    def wait_for_checkpoints(self) -> bool:
+        """Return whether a listener of the user's has `on_checkpoint`: it may end the run, and then this epoch is the last one."""
+        methods = [getattr(each, "on_checkpoint", Listener.on_checkpoint) for each in self._users]
+        return any(getattr(method, "__func__", method) is not Listener.on_checkpoint for method in methods)
+
     def tell_failure(self, event: TrainFailed) -> None:
         """Tell every listener of the end; a listener that fails now must not hide the error that led here."""
         self._trackers.begin_failure(event)

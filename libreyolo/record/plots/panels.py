@@ -138,11 +138,17 @@ def _rates(lines: Mapping[str, Line]) -> Panel:
     return Panel("Learning rate", dict(list(merged.items())[:MAX_LINES]), max(len(merged) - MAX_LINES, 0), from_zero=True)
 
 
+def _title(column: str) -> str:
+    """Return "Images per second" for images_per_second, "GPU memory (GB)" for gpu_memory_gb."""
+    words = f"{column[0].upper()}{column[1:]}".replace("_", " ")
+    return words.replace("Gpu ", "GPU ").replace(" gb", " (GB)")
+
+
 def _speed(lines: Mapping[str, Line]) -> list[Panel]:
     """What the run says of its own speed, else the time of an epoch."""
-    told = {name.replace("_", " "): line for name, line in _under(lines, "system/").items() if any(line[1])}
+    told = {name: line for name, line in _under(lines, "system/").items() if any(line[1])}
     if told:
-        return [Panel(f"{name[0].upper()}{name[1:]}", {name: line}, from_zero=True) for name, line in told.items()]
+        return [Panel(_title(name), {name.replace("_", " "): line}, from_zero=True) for name, line in told.items()]
     epochs, totals = lines.get("time", ([], []))
     # The clock goes on over resumed epochs, so every difference of neighbours is an epoch's time.
     pairs = [

@@ -135,3 +135,8 @@ def test_a_validation_loss_has_the_colour_of_its_training_loss():
 
 def test_a_diagram_without_lines_says_so():
     assert "Nothing yet." in drawn(Panel("Validation")).words
+
+
+def test_speed_and_memory_have_titles_with_their_units() -> None:
+    panels = panels_of(rows_of(train__loss=[5.0, 3.0], system__images_per_second=[10.0, 20.0], system__gpu_memory_gb=[1.5, 1.5]))
+    assert [panel.title for panel in panels][-2:] == ["Images per second", "GPU memory (GB)"]
