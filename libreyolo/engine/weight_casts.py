@@ -5,7 +5,7 @@ Only what is launched differs: a copy is rounded as autocast rounds it, every us
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -32,9 +32,10 @@ class _Cast(torch.autograd.Function):
         return None, *(next(cast) if g is not None else None for g in gradients)
 
 
-def _copies(tensors: list[Tensor] | tuple[Tensor, ...], dtype: torch.dtype) -> list[Tensor]:
+def _copies(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     copies = [torch.empty_like(t, dtype=dtype) for t in tensors]
-    torch._foreach_copy_(copies, list(tensors))
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))
     return copies
 
 
