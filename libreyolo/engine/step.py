@@ -96,10 +96,11 @@ class TrainStep:
                     waiting.append({name: replace(term, total=term.total.detach()) for name, term in terms.items()})
                 else:
                     multipliers, values = self._multipliers(terms, known, pictures[index] / num_pictures)
-                    _add(parts, terms, multipliers, values)
-                trained = [name for name in terms if terms[name].trained]
+                products = {name: _dot(term.total, multipliers[name]) for name, term in terms.items() if term.trained}
+                if not deferred:
+                    _add(parts, terms, products, values)
                 self.shown_only = frozenset(term.report or name for name, term in terms.items() if not term.trained)
-                loss = torch.stack([(terms[name].total * multipliers[name]).sum() for name in trained]).sum() * self.world_size
+                loss = torch.stack(list(products.values())).sum() * self.world_size
                 # Times 1, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
                 loss = loss * (loss.detach() * 0.0 + 1.0)
                 with record_function(BACKWARD):
@@ -154,14 +155,16 @@ class TrainStep:
         known: the window's stats by normaliser. What is not among them is normalised by this micro-batch and weighted by its `share` of the
         window.
         """
-        names = [n for n in terms if terms[n].normaliser not in known]
-        pieces = {n: known[t.normaliser] for n, t in terms.items() if n not in names}
-        if names:
-            summed = self._sum(torch.cat([terms[n].stats for n in names]))
-            pieces |= zip(names, summed.split([terms[n].stats.numel() for n in names]), strict=True)
-        shares = {n: share if n in names else 1.0 for n in terms}
-        multipliers = {n: t.scale(pieces[n]) * shares[n] for n, t in terms.items()}
-        return multipliers, {n: t.value(pieces[n]) * shares[n] / self.world_size for n, t in terms.items() if t.value}
+        shared = {t.normaliser: t for t in terms.values()}  # one term stands for all that have its stats and scale
+        own = {normaliser: t for normaliser, t in shared.items() if normaliser not in known}
+        sums = dict(known)
+        if own:
+            summed = self._sum(torch.cat([t.stats for t in own.values()]))
+            sums |= zip(own, summed.split([t.stats.numel() for t in own.values()]), strict=True)
+        shares = {normaliser: share if normaliser in own else 1.0 for normaliser in shared}
+        scales = {normaliser: t.scale(sums[normaliser]) * shares[normaliser] for normaliser, t in shared.items()}
+        values = {n: t.value(sums[t.normaliser]) * shares[t.normaliser] / self.world_size for n, t in terms.items() if t.value}
+        return {n: scales[t.normaliser] for n, t in terms.items()}, values
 
     def _divide_window(self, waiting: Sequence[Mapping[str, Term]], provisional: float) -> dict[str, Tensor]:
         """Replace the provisional factor in the accumulated gradients by the one normaliser of the whole window."""
@@ -172,7 +175,7 @@ class TrainStep:
         torch._foreach_mul_(gradients, multiplier / provisional)
         parts: dict[str, Tensor] = {}
         for terms in waiting:
-            _add(parts, terms, dict.fromkeys(terms, multiplier), {})
+            _add(parts, terms, {name: _dot(term.total, multiplier) for name, term in terms.items()}, {})
         return parts
 
     def _sum(self, stats: Tensor) -> Tensor:
@@ -193,11 +196,16 @@ def _share_one_normaliser(terms: Mapping[str, Term]) -> bool:
     return len({t.normaliser for t in terms.values()}) == 1 and all(t.total.dim() == 0 for t in terms.values())
 
 
-def _add(parts: dict[str, Tensor], terms: Mapping[str, Term], multipliers: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+def _add(parts: dict[str, Tensor], terms: Mapping[str, Term], products: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     for name, term in terms.items():
         shown = term.report or name
-        value = values[name] if name in values else (term.total.detach() * multipliers[name]).sum()
+        value = values[name] if name in values else products[name].detach()
         parts[shown] = parts[shown] + value if shown in parts else value
+
+
+def _dot(total: Tensor, multiplier: Tensor) -> Tensor:
+    product = total * multiplier
+    return product.sum() if product.dim() else product
 
 
 def _not_finite(gradients: list[Tensor], device: torch.device) -> Tensor:
