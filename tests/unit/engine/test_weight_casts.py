@@ -28,7 +28,7 @@ HALF = torch.bfloat16
 
 
 class Mixed(nn.Module):
-    """Layers that take casts, and every kind that must not: frozen, with autocast off or without a gradient at first, read by other code."""
+    """Layers that take casts, in several places and with one weight too, and those that must not: frozen, with autocast off, read by other code."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,9 +44,7 @@ class Mixed(nn.Module):
         self.last = nn.Linear(6, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            shift = self.grouped(self.conv(x[:, :, None, None])).float().mean()
-        x = self.grouped(self.frozen(self.conv(x[:, :, None, None])).relu()).flatten(1) + shift
+        x = self.grouped(self.frozen(self.conv(x[:, :, None, None])).relu()).flatten(1)
         x = x + self.attention(x[None], x[None], x[None], need_weights=False)[0][0]
         x = self.tied(self.again(self.first(x).relu()).relu()).relu()
         with torch.autocast("cpu", enabled=False):
@@ -85,6 +83,21 @@ def test_three_steps_are_those_of_autocast_s_own_casts_bit_for_bit(monkeypatch: 
                 assert step.move().wait()[0] == 0
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), plain.parameters(), strict=True))
     assert not torch.equal(net.last.weight, Mixed().last.weight)
+
+
+def test_a_layer_that_runs_without_a_gradient_first_still_gets_one() -> None:
+    net = Mixed().train()
+    forward = net.forward
+
+    def looks_first(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            forward(x)
+        return forward(x)
+
+    net.forward = looks_first  # type: ignore[method-assign]
+    with cast_together(net, HALF), torch.autocast("cpu", HALF):
+        net(torch.randn(3, 2)).sum().backward()
+    assert all(p.grad is not None for module in (net.conv, net.grouped, net.first, net.last) for p in module.parameters())
 
 
 def operators(num_layers: int) -> Counter[str]:
