@@ -48,6 +48,7 @@ import torchvision
 
 from benchmarks.tiny import take_the_place_of_yolo9
 from launch import spawn
+from launch.run_lock import LOCK_FILE
 from libreyolo import LibreYOLO, build, run
 from libreyolo.assembly import detect
 from libreyolo.data.shapes import make_shapes
@@ -317,7 +318,7 @@ class Campaign:
         status = json.loads((last.parents[1] / "status.json").read_text())
         expect(status["state"] == "completed", f"{last.parents[1]} is {status['state']}")
         expect({p.name for p in last.parent.iterdir()} == {"best.pt", "last.pt"}, f"{last.parent} holds more than its checkpoints")
-        hidden = [p for p in last.parents[1].rglob(".*") if p.name != ".hydra"]
+        hidden = [p for p in last.parents[1].rglob(".*") if p.name not in (".hydra", LOCK_FILE)]
         expect(not hidden, f"left over: {hidden}")
         ours = [p.name for p in self.temporary.iterdir() if p.name != f"torchinductor_{getpass.getuser()}"]  # torch keeps a cache there
         expect(killed or not ours, f"left over: {ours}")

@@ -15,6 +15,7 @@ import argparse
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -117,7 +118,7 @@ class Launch:
         counts = [len(s) for s in seated]
         both = set.intersection(*seated) if seated else set()
         text = said(self.out / name / "train.log") or said(log)
-        ranks = next((line.split(": ")[-1] for line in text.splitlines() if "rank(s) on" in line), "?")
+        ranks = next((line.split(": ")[-1] for line in text.splitlines() if re.search(r"\branks? on ", line)), "?")
         backend = next((line.split("backend ")[-1].split(",")[0] for line in text.splitlines() if "backend" in line), "none")
         self.say(
             ended and process.returncode == 0,

@@ -20,6 +20,7 @@ from launch.group import choose_backend, process_group
 from launch.guard import check_main_guard
 from launch.leaving import told_of_signals
 from launch.owned_folder import owned_folder
+from launch.run_lock import alone_in
 from launch.spawn import check_can_spawn, spawn_ddp_train
 from launch.support import require_spawn_support
 
@@ -35,6 +36,7 @@ __all__ = [
     "RunDirectoryError",
     "SpawnGuardError",
     "UnsupportedFamilyError",
+    "alone_in",
     "check_can_spawn",
     "check_device",
     "check_divisible",

@@ -47,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True)
     check = commands.add_parser(
         "check",
         help="look at a data set before training on it",
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
         "predict", help="predictions on pictures", formatter_class=argparse.ArgumentDefaultsHelpFormatter, argument_default=argparse.SUPPRESS
     )
     predict.add_argument("model", help="weights file, published name or run/weights/best.pt")
-    predict.add_argument("source", help="picture, folder or pattern")
+    predict.add_argument("source", nargs="+", help="picture, folder or pattern; several are predicted one after another")
     predict.add_argument("--conf", type=float, help="lowest score kept (boxes: 0.25)")
     predict.add_argument("--iou", type=float, help="overlap above which the weaker box goes (0.45)")
     predict.add_argument("--classes", type=int, nargs="+", metavar="ID", help="keep only these class ids")
@@ -86,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write the report.html of a run that was killed, or of a sweep, from what is in its directory")
     report.add_argument("directory", help="run or sweep directory")
     report.set_defaults(run=_report)
+    commands.metavar = f"{{{','.join(commands.choices)}}}"  # whoever leaves the command out is told which there are
     return parser
 
 
@@ -122,7 +123,8 @@ def _val(chosen: argparse.Namespace) -> int:
 
     metrics = LibreYOLO(chosen.model).val(**_given(chosen))
     for name, value in metrics.items():
-        sys.stdout.write(f"{name:<24} {value:.4f}\n")
+        is_count = value > 1 and float(value).is_integer()
+        sys.stdout.write(f"{name:<24} {value:.{0 if is_count else 4}f}\n")
     return 0
 
 
@@ -149,7 +151,8 @@ def _report(chosen: argparse.Namespace) -> int:
     keys = recipe_fields(family.recipe) if family else {}
     page = write_run_report(directory, keys) if is_run(directory) else write_sweep_report(directory) if directory.is_dir() else None
     if page is None:
-        raise UserError(f"{directory} holds neither a run nor the jobs of a sweep.")
+        found = f"{directory} holds neither a run nor the jobs of a sweep"
+        raise UserError(f"{found}; name the directory with a run's results.csv, or the one above a sweep's jobs.")
     sys.stdout.write(f"{page}\n")
     return 0
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,14 @@ import launch
 from libreyolo import autobatch, build, resume, run, run_files, schema
 from libreyolo import weights as weights_files
 from libreyolo.assembly import assembly_for
-from libreyolo.assembly.parts import Seat, refuse_other_classes
+from libreyolo.assembly.parts import Judged, Seat, refuse_other_classes
 from libreyolo.engine import checkpoint, collectives
 from libreyolo.engine.checkpoint import WeightsMeta
-from libreyolo.engine.current_device import current
-from libreyolo.engine.determinism import deterministic_kernels
 from libreyolo.engine.generators import caller_untouched
 from libreyolo.engine.validate import validate
 from libreyolo.errors import UserError, nearest, of_the_machine
 from libreyolo.interfaces.input import InputSpec
-from libreyolo.place import Place, earlier_life, train_at
+from libreyolo.place import Place, keep_known, train_alone, train_as_rank
 from libreyolo.predict import run as run_prediction
 from libreyolo.recipe import Recipe, checks
 from libreyolo.recipe.checks import image_hw, image_size, on_stride
@@ -113,33 +111,51 @@ class LibreYOLO:
         typed = _read_cfg(cfg, place.cwd) | arguments | ({} if data is None else {"data": str(data)})
         if "loggers" in typed:
             check_callbacks("loggers", typed["loggers"], names=True)
-        job = self._job(typed, callbacks, place.cwd)
         environment = launch.detect(os.environ)
-        cuda_count = torch.cuda.device_count()
-        if environment is not None:
-            outcome = self._train_rank(job, typed, place, environment)
-            home = self.device
-        else:
-            mps = torch.backends.mps.is_available()
-            placement = launch.parse(job.recipe.device, cuda_count=cuda_count, nproc=job.recipe.nproc, mps_available=mps)
-            if placement.num_processes > 1:
-                outcome = self._train_spawned(job, typed, placement, place)
-                home = self.device  # this process has touched no GPU for the training, and needs none for its result
+        with ExitStack() as stack:
+            if environment is not None:
+                job = self._job(typed, callbacks, place.cwd)
+                outcome = self._train_rank(job, typed, place, environment, stack)
+                home = self.device
             else:
-                home = torch.device(placement.device_for(0))
-                outcome = self._train_alone(replace(job, note=placement.note), place, home)
-        self._take_best(outcome, home)
+                outcome, home = self._train_from_here(typed, callbacks, place, stack)
+            self._take_best(outcome, home)
         return outcome.result
 
-    def _job(self, typed: Mapping[str, Any], callbacks: Sequence[Any], cwd: Path, *, restarted: bool = False) -> run.Job:
+    def _train_from_here(
+        self, typed: Mapping[str, Any], callbacks: Sequence[Any], place: Place, stack: ExitStack
+    ) -> tuple[run.Outcome, torch.device]:
+        """Train in this process, or in those that it starts, and return what came of it and where this model belongs afterwards."""
+        job = self._job(typed, callbacks, place.cwd, keep=lambda directory: stack.enter_context(launch.alone_in(directory)))
+        known = keep_known(job, place, stack)
+        mps, cuda_count = torch.backends.mps.is_available(), torch.cuda.device_count()
+        placement = launch.parse(job.recipe.device, cuda_count=cuda_count, nproc=job.recipe.nproc, mps_available=mps)
+        if placement.num_processes > 1:
+            # This process has touched no GPU for the training, and needs none for its result.
+            return self._train_spawned(job, typed, placement, replace(place, kept=known)), self.device
+        home = torch.device(placement.device_for(0))
+        return train_alone(replace(job, note=placement.note), place, home), home
+
+    def _job(
+        self,
+        typed: Mapping[str, Any],
+        callbacks: Sequence[Any],
+        cwd: Path,
+        *,
+        restarted: bool = False,
+        keep: Callable[[Path], object] = lambda directory: None,
+    ) -> run.Job:
         """Resolve and check everything that can be known before the data is read.
 
-        restarted: torchrun started the script again, so a run that has finished meanwhile is no mistake.
+        restarted: torchrun started the script again, so a run that has finished meanwhile is no mistake. keep: called with the directory of a run
+        that goes on, before its checkpoint is read, which another job may be writing.
         """
         names, own_loggers = split_loggers(typed.get("loggers", []))
         typed = {**typed, "loggers": names} if own_loggers else typed
         project = run.below(cwd, str(typed.get("project", Recipe.project)))
         found = resume.find_checkpoint(self._resume_request(typed), project, cwd)
+        if found:
+            keep(resume.run_dir_of(found))
         resumed = resume.open_checkpoint(found) if found else None
         arguments = {k: v for k, v in typed.items() if k != "weights"}
         self._refuse_other_weights(typed.get("weights"))
@@ -203,34 +219,13 @@ class LibreYOLO:
         crop = {"crop_pct": spec.crop_pct} if spec.crop_pct != own.crop_pct else {}
         return {**{k: v for k, v in self._extras.items() if k != "crop_pct"}, **letterbox, **crop}
 
-    def _train_alone(self, job: run.Job, place: Place, device: torch.device) -> run.Outcome:
-        """Train in this process, the only rank."""
-        job = autobatch.settled(job, device, 1)
-        launch.check_divisible(job.recipe.batch, 1)
-        with current(device), deterministic_kernels(job.recipe.deterministic):
-            return train_at(job, Seat(0, 1, 1, device), place)
-
-    def _train_rank(self, job: run.Job, typed: Mapping[str, Any], place: Place, environment: launch.RankEnvironment) -> run.Outcome:
+    def _train_rank(self, job: run.Job, typed: Mapping[str, Any], place: Place, environment: launch.RankEnvironment, stack: ExitStack) -> run.Outcome:
         """Train in this process, one rank of those that somebody started: torchrun, srun, or `_train_spawned`."""
-        recipe = job.recipe
-        name, note = launch.check_device(environment, recipe.device, cuda_count=torch.cuda.device_count())
-        device, job = torch.device(name), replace(job, note="\n".join(filter(None, (job.note, note))))
-        measured = autobatch.on_rank_0(job, device, rank=environment.rank, world_size=environment.world_size)
-        if recipe.batch != autobatch.MEASURE:
-            launch.check_divisible(recipe.batch, environment.world_size)
-        timeout = timedelta(minutes=recipe.ddp_timeout)
-        with (
-            launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=name),
-            deterministic_kernels(recipe.deterministic),
-        ):
-            seat = Seat(environment.rank, environment.world_size, environment.local_world_size, device)
-            job = autobatch.agreed(job, measured, device)
-            earlier = collectives.broadcast_object(earlier_life(job, place) if seat.rank == 0 else None)
-            if earlier is not None:
-                place = replace(place, run_dir=earlier, restarted=True)
-                if (earlier / "weights" / "last.pt").exists():
-                    job = replace(self._job({**typed, "resume": str(earlier)}, job.callbacks, place.cwd, restarted=True), note=job.note)
-            return train_at(job, seat, place)
+
+        def going_on(path: Path, restarted: bool) -> run.Job:
+            return self._job({**typed, "resume": str(path)}, job.callbacks, place.cwd, restarted=restarted)
+
+        return train_as_rank(job, place, environment, going_on, stack)
 
     def _train_spawned(self, job: run.Job, typed: Mapping[str, Any], placement: launch.Placement, place: Place) -> run.Outcome:
         """Start one process per device; each rebuilds the model from a temporary file and walks the single-device path."""
@@ -276,10 +271,10 @@ class LibreYOLO:
     ) -> dict[str, float]:
         """Validate this model and return its metrics by column name ("metrics/mAP50-95").
 
-        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test. conf, iou: thresholds
-        of boxes (0.001 and 0.6). `arguments`: batch, imgsz, device, workers, max_det and the like, as in `train`; those left out are as the
-        training judged itself, so that a run's best.pt gives its row of results.csv. Raises UserError when the classes of data and model differ
-        in number or order.
+        data: as in `train`; None: the data the weights were trained on, where the file says so. split: train, val or test; the others are not read.
+        conf, iou: thresholds of boxes (0.001 and 0.6). `arguments`: batch, imgsz, device, workers, max_det and the like, as in `train`; those left
+        out are as the training judged itself, so that a run's best.pt gives its row of results.csv. Raises UserError when the classes of data and
+        model differ in number or order.
         """
         cwd = Path.cwd()
         trained = weights_files.evaluation_arguments(self._file.content) if self._file else {}
@@ -293,7 +288,7 @@ class LibreYOLO:
             raise UserError("batch=-1 measures a training; give val a number of pictures, val(batch=16).")
         on_stride(recipe.judged_imgsz, self.family.input_of(self.size).stride)
         device = self._pick_device(recipe.device)
-        assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd)
+        assembly = assembly_for(self.family)(self.family, recipe, self._spec(recipe), cwd, Judged(split, self.names))
         try:
             refuse_other_classes(values["data"], assembly.names, self.names)
             loader = assembly.val_loader(Seat(0, 1, 1, device), recipe.batch, split)
@@ -379,7 +374,8 @@ def _train_worker(order: _Order) -> run.Outcome:
     job = replace(worker._job(order.arguments, order.callbacks, order.place.cwd), note=order.note)
     environment = launch.detect(os.environ)
     assert environment is not None, "a worker has its rank in the environment"
-    return worker._train_rank(job, order.arguments, order.place, environment)
+    with ExitStack() as stack:
+        return worker._train_rank(job, order.arguments, order.place, environment, stack)
 
 
 def _find(model: str | Path, known: Mapping[str, Any]) -> Path:

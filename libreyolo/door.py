@@ -25,7 +25,7 @@ from libreyolo import command_line, hydra_runs, resume, run_files, schema
 from libreyolo.errors import UserError, nearest, want_of_the_machine
 from libreyolo.place import Place
 from libreyolo.recipe import Recipe, recipe_fields
-from libreyolo.record.shell import quoted
+from libreyolo.record import shell
 from libreyolo.weights import find as find_weights
 
 SECONDS_FOR_RANK_0 = 15.0  # for saying a mistake that every rank has found
@@ -66,6 +66,7 @@ def enter(main: Callable[[], Any]) -> None:
             sys.exit(1)
         sys.exit(told)
     finally:
+        hydra_runs.let_go()
         page = hydra_runs.write_report()
         if page is not None:
             sys.stderr.write(f"The sweep's jobs side by side: {page}\n")
@@ -137,7 +138,7 @@ def _with_file(files: Sequence[str], words: Sequence[str]) -> list[str]:
         values = run_files.read_config(path)
         family, size = values.pop("family", None), values.pop("size", None)
         ConfigStore.instance().store(group=f"cfg{path.parent}", name=f"{path.stem}.yaml", node=values, package="_global_")
-        found.append(f"cfg={quoted(str(path.parent / path.stem))}")
+        found.append(f"cfg={shell.quoted(str(path.parent / path.stem))}")
         if family and size and not any(word.startswith("model=") for word in words):
             found.append(f"model={family}{size}")
     return found
@@ -216,7 +217,7 @@ def train_job(cfg: DictConfig) -> float:
             raise
         if isinstance(error, launch.RankFailedError):
             run_files.append_failure(run_dir, error)
-        elif not _is_other_rank(os.environ):
+        elif not _is_other_rank(os.environ) and not isinstance(error, launch.RunDirectoryError):  # which may be about another job's directory
             run_files.remove_unstarted(run_dir)
         raise _Told(error) from error
     if not _is_other_rank(os.environ):
@@ -247,6 +248,9 @@ def train_from_config(config: Mapping[str, Any], overrides: Sequence[str], place
     from libreyolo.api import LibreYOLO
 
     typed = typed_keys(overrides, config)
+    if "name" in typed:
+        chosen = shell.override("hydra.run.dir", Path(str(config["project"])) / str(typed["name"]))
+        raise UserError(f"name={typed['name']} names a run directory in Python only; on the command line say {chosen}.")
     family, size = str(config["family"]), str(config["size"])
     chosen_model = any(o.lstrip("+").startswith("model=") for o in overrides)
     values = {k: v for k, v in config.items() if k not in ("family", "size", "weights")}

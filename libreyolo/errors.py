@@ -42,6 +42,11 @@ def printable(text: str, keep: str = "") -> str:
     return _CONTROLS.sub(lambda found: found[0] if found[0] in keep else found[0].encode("unicode_escape").decode(), text)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return "1 rank", "2 ranks" or "0 ranks" for the noun "rank"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 class AgreedError(UserError):
     """A UserError that every rank raises at the same place, because all of them know the same; rank 0 alone says it."""
 
@@ -82,7 +87,7 @@ def _suspects(number: int, places: Iterable[Path]) -> list[str]:
     for folder in dict.fromkeys((*map(str, places), str(Path.cwd()), tempfile.gettempdir(), SHARED_MEMORY)):
         with suppress(OSError):
             full = number == errno.ENOSPC and shutil.disk_usage(folder).free < FULL_BELOW
-            closed = number in FORBIDDEN and not os.access(folder, os.W_OK)
+            closed = number in FORBIDDEN and os.access(folder, os.F_OK) and not os.access(folder, os.W_OK)
             found += [folder] if full or closed else []
     return found
 

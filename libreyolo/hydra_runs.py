@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -48,6 +49,7 @@ class _Process:
     compared_in: Path | None = None  # the sweep's directory, where a page is to compare its jobs
     num_jobs: int = 0
     failed: list[FailedJob] = field(default_factory=list)
+    kept: ExitStack = field(default_factory=ExitStack)  # the run directory, from before Hydra writes into it until the process is done with it
 
 
 _process = _Process()
@@ -56,6 +58,7 @@ _process = _Process()
 def register() -> None:
     """Register the resolvers of `hydra.run.dir` and `hydra.sweep.dir`, and forget what an earlier run of this process settled."""
     global _process
+    let_go()
     _process = _Process()
     OmegaConf.register_new_resolver("run_dir", _run_dir, replace=True)
     OmegaConf.register_new_resolver("sweep_dir", _sweep_dir, replace=True)
@@ -65,6 +68,11 @@ def place_of(run_dir: Path, cwd: Path, sweep_dir: Path | None = None) -> Place:
     """Return where a job of this process trains; `sweep_dir` where it is a job of a sweep, whose day and time then name its group."""
     group = "/".join(sweep_dir.absolute().parts[-2:]) if sweep_dir is not None else ""
     return Place(cwd, run_dir, restarted=_process.restarted and run_dir == _process.run_dir, group=group)
+
+
+def let_go() -> None:
+    """Let other jobs train in the run directory of this process."""
+    _process.kept.close()
 
 
 def settled() -> list[Path]:
@@ -101,16 +109,26 @@ class HydraRuns(Callback):
     """Called by Hydra around runs and jobs (conf/config.yaml). Hydra turns a callback's exceptions into warnings, so a refusal is a SystemExit."""
 
     def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a chosen directory that holds a run, before Hydra writes its own files into it."""
+        """Refuse a chosen directory that holds a run, and any in which another job trains, before Hydra writes its own files into it.
+
+        Under srun nobody ends the other ranks, which wait for this one: it refuses when they have met, and until then Hydra writes nothing.
+        """
         environment = launch.detect(os.environ)
         if environment is not None and environment.rank != 0:
             return
         try:
-            _take_chosen_directory(config, Path(str(config.hydra.run.dir)).absolute())
+            directory = Path(str(config.hydra.run.dir)).absolute()
+            is_new = _is_new_choice(config, directory)
+            _process.kept.enter_context(launch.alone_in(directory))
+            if is_new:
+                restart.remember(os.environ, Path(str(config.project)).absolute(), directory)
         except OmegaConfBaseException:
             return  # the directory cannot be settled: Hydra meets that too, and the door says it
         except (UserError, launch.LaunchError) as error:
-            sys.exit(str(error))
+            if environment is None or environment.source != "slurm" or not isinstance(error, launch.RunDirectoryError):
+                sys.exit(str(error))
+            with read_write(config), open_dict(config):
+                config.hydra.output_subdir = None
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Settle one sweep directory for all jobs, in whatever process they run, and say what a sweep over devices means."""
@@ -171,23 +189,24 @@ def _sweep_dir(project: str) -> str:
     return str(_process.sweep_dir)
 
 
-def _take_chosen_directory(config: DictConfig, directory: Path) -> None:
-    """Check a directory that the user chose (hydra.run.dir=...); nothing to do for one that the resolver settled."""
+def _is_new_choice(config: DictConfig, directory: Path) -> bool:
+    """Check a directory that the user chose (hydra.run.dir=...), and make it; return whether a run begins in it. One that the resolver settled is
+    no choice."""
     if directory == _process.run_dir:
-        return
+        return False
     project = Path(str(config.project)).absolute()
     found = resume.find_checkpoint(config.resume, project, Path.cwd())
     if found is not None:
         old = resume.run_dir_of(found).absolute()
         if old != directory:
             raise UserError(f"resume goes on in {old}, but hydra.run.dir={directory} names another directory: leave hydra.run.dir out.")
-        return
+        return False
     earlier = restart.restart_directory(os.environ, project)
     _process.run_dir, _process.restarted = directory, earlier is not None and earlier.absolute() == directory
     if not _process.restarted:
         rundir.refuse_run(directory, exist_ok=bool(config.exist_ok))
         rundir.make(directory)
-        restart.remember(os.environ, project, directory)
+    return not _process.restarted
 
 
 def _sweep_over_devices(overrides: Sequence[str]) -> str | None:

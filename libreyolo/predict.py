@@ -72,7 +72,8 @@ def _from_disk(source: str, cwd: Path) -> Iterator[tuple[Path, np.ndarray]]:
     if not found.pictures:
         note = f" ({found.unread_note()})" if found.unread else ""
         if is_folder:
-            raise UserError(f"{path} holds no picture ({', '.join(sorted(PICTURE_SUFFIXES))}){note}.")
+            deeper = f"; for those in its folders give a pattern: {path}/**/*.jpg" if any(place.is_dir() for place in path.iterdir()) else ""
+            raise UserError(f"{path} holds no picture ({', '.join(sorted(PICTURE_SUFFIXES))}){note}{deeper}.")
         raise UserError(f"{source}: no such picture, folder or pattern (looked at {path}){note}.")
     for picture in found.pictures:
         try:

@@ -25,7 +25,7 @@ from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
 from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.trainer import Trainer
-from libreyolo.errors import AgreedError, UserError, of_the_machine
+from libreyolo.errors import AgreedError, UserError, counted, of_the_machine
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
@@ -76,7 +76,7 @@ def train(job: Job, seat: Seat, settle_directory: Callable[[], Path], interrupti
     (a SystemExit) on every rank where one was asked to leave, with everything saved.
     """
     _agree(job)
-    run_dir = Path(collectives.broadcast_object(str(_on_rank_0(settle_directory, seat))))
+    run_dir = Path(collectives.broadcast_object(str(on_rank_0(settle_directory, seat))))
     try:
         with of_the_machine(run_dir):
             return _train_in(run_dir, job, seat, interruption or Interruption())
@@ -130,7 +130,7 @@ def _agree(job: Job) -> None:
         raise UserError(f"The ranks were given different arguments ({told}): give every rank the same command, without ${{now:...}} and the like.")
 
 
-def _on_rank_0(work: Callable[[], T], seat: Seat) -> T | None:
+def on_rank_0(work: Callable[[], T], seat: Seat) -> T | None:
     """Do `work` on rank 0 and return what it made there, None elsewhere.
 
     A mistake of the user's that rank 0 finds is raised on all ranks, so none waits for a rank that is gone.
@@ -155,7 +155,7 @@ def _on_rank_0(work: Callable[[], T], seat: Seat) -> T | None:
 def _read_data(job: Job, seat: Seat) -> Assembly:
     """Read the data on rank 0 first, so that the other ranks find its caches instead of doing the work again."""
     kind = assembly_for(job.family)
-    assembly = _on_rank_0(lambda: kind(job.family, job.recipe, job.spec, job.cwd), seat)
+    assembly = on_rank_0(lambda: kind(job.family, job.recipe, job.spec, job.cwd), seat)
     if assembly is not None:
         return assembly
     with _this_rank_alone():
@@ -276,7 +276,7 @@ def _save_midway(saver: Saver, losses: LossLog, modules: list[nn.Module], seat: 
         path, progress = saver.midway(states), saver.progress
         log.info("Saved %s in epoch %d, after its batch %d.", path, progress.epoch + 1, progress.step_in_epoch)
 
-    _on_rank_0(write, seat)
+    on_rank_0(write, seat)
 
 
 def _tracked(job: Job, run_dir: Path, config: dict[str, Any]) -> TrackedRun:
@@ -313,8 +313,8 @@ def _say_where(job: Job, seat: Seat, run_dir: Path) -> None:
             log.info("%s", line)
         log.info("%s%s, run directory %s", job.family.name, recipe.size, run_dir)
         log.info(
-            "%d rank(s) on %s%s, global batch %d (%d on each rank), torch %s",
-            seat.world_size,
+            "%s on %s%s, global batch %d (%d on each rank), torch %s",
+            counted(seat.world_size, "rank"),
             seat.device.type,
             f" (backend {collectives.backend()}, time-out {recipe.ddp_timeout:g} min)" if seat.world_size > 1 else "",
             recipe.batch,

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import yaml
 
+from launch.run_lock import LOCK_FILE
 from libreyolo.errors import UserError
 from libreyolo.record import shell
 from libreyolo.record.atomic import write_text
@@ -110,7 +111,7 @@ def append_failure(run_dir: Path, error: BaseException) -> None:
 
 def remove_unstarted(run_dir: Path) -> None:
     """Remove the directory of a run that ended before it left anything but its log, and the folder of its day when that is empty then."""
-    if not run_dir.is_dir() or not {p.name for p in run_dir.iterdir()} <= {".hydra", "train.log"}:
+    if not run_dir.is_dir() or not {p.name for p in run_dir.iterdir()} <= {".hydra", "train.log", LOCK_FILE}:
         return
     shutil.rmtree(run_dir, ignore_errors=True)
     with contextlib.suppress(OSError):  # not empty: other runs are in it

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,10 @@ def _fetch(name: str, folder: Path) -> Path:
     try:
         from huggingface_hub import hf_hub_download
 
-        log.info("%s is not on disk: fetching LibreYOLO/%s from the Hugging Face hub.", name, stem)
-        content = Path(hf_hub_download(repo_id=f"LibreYOLO/{stem}", filename=name)).read_bytes()
+        # A warning, because it takes a while and no run's log is open yet.
+        log.warning("%s is not on disk: fetching LibreYOLO/%s from the Hugging Face hub.", name, stem)
+        with _quiet("huggingface_hub"):  # it tells each of its tries; the sentence below tells what came of them
+            content = Path(hf_hub_download(repo_id=f"LibreYOLO/{stem}", filename=name)).read_bytes()
     except Exception as error:  # the hub's client has many; each means the same to the user
         reason = type(error).__name__ + ": " + str(error).strip().split("\n")[0].split(". ")[0].rstrip(".")[:150]
         raise UserError(
@@ -101,6 +104,18 @@ def _fetch(name: str, folder: Path) -> Path:
         ) from error
     write_bytes(target, content)
     return target
+
+
+@contextmanager
+def _quiet(package: str) -> Iterator[None]:
+    """Let a package's logger say errors alone; afterwards it is as it was."""
+    logger = logging.getLogger(package)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def pretrained(family: Family, size: str, wish: Any, cwd: Path) -> tuple[dict[str, Tensor], dict[str, Any], str]:
@@ -133,7 +148,7 @@ def _fetch_backbone(address: str, model: str, cwd: Path) -> Path:
     target = cwd / "weights" / name
     if target.exists():
         return target
-    log.info("%s is not on disk: fetching %s.", name, address)
+    log.warning("%s is not on disk: fetching %s.", name, address)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         download_url_to_file(address, str(target), progress=False)

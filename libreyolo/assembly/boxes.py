@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from libreyolo.assembly import detect_check
+from libreyolo.assembly.parts import Judged
 from libreyolo.assembly.splits import Splits
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection import load_detection
@@ -27,8 +28,8 @@ R = TypeVar("R", bound=BoxesRecipe)
 class BoxData(Splits[R, ImageSet]):
     """A run's pictures with boxes; reads and checks them when it is made. Raises UserError for what is wrong with them."""
 
-    def __init__(self, family: Family, recipe: R, spec: InputSpec, cwd: Path) -> None:
-        self.family, self.recipe, self.spec = family, recipe, spec
+    def __init__(self, family: Family, recipe: R, spec: InputSpec, cwd: Path, judged: Judged | None = None) -> None:
+        self.family, self.recipe, self.spec, self.judged = family, recipe, spec, judged
         self.hw = image_hw(recipe.imgsz)
         self.data = load_detection(
             recipe.data if recipe.data is not None else str(recipe.data_dir),
@@ -37,6 +38,7 @@ class BoxData(Splits[R, ImageSet]):
             single_cls=recipe.single_cls,
             classes=recipe.classes,
             cache=recipe.cache,
+            only=judged.split if judged else None,
             max_hw=self.hw,
         )
         self.names = self.data.names

@@ -10,7 +10,7 @@ from PIL import Image
 
 from libreyolo.assembly.class_weights import class_weights
 from libreyolo.assembly.classify_pictures import ClassifyPictures
-from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
+from libreyolo.assembly.parts import Judged, Predictor, Seat, refuse_unknown
 from libreyolo.assembly.splits import Splits
 from libreyolo.data.augment.crop import enough_hw
 from libreyolo.data.class_check import check_classes
@@ -18,7 +18,7 @@ from libreyolo.data.classify import load_classify
 from libreyolo.data.classify_loader import ClassifySettings, centre_batch, eval_loader, train_loader
 from libreyolo.data.decode import decode_picture
 from libreyolo.data.image_set import ImageSet
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, counted
 from libreyolo.interfaces.data_report import DataReport
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
@@ -36,9 +36,9 @@ LAST_STRIDE = 32  # of every classifier's last map: an input of one such square 
 class ClassifyAssembly(Splits[ClassifyRecipe, ImageSet]):
     """A classification run's data and what is made from it."""
 
-    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
+    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path, judged: Judged | None = None) -> None:
         assert isinstance(recipe, ClassifyRecipe)
-        self.family, self.recipe, self.spec = family, recipe, spec
+        self.family, self.recipe, self.spec, self.judged = family, recipe, spec, judged
         self.hw = image_hw(recipe.imgsz)
         self.settings = self._settings()
         self.data = load_classify(
@@ -46,6 +46,8 @@ class ClassifyAssembly(Splits[ClassifyRecipe, ImageSet]):
             cwd=cwd,
             root=recipe.data_dir if recipe.data is not None else None,
             cache=recipe.cache,
+            only=judged.split if judged else None,
+            known=judged.names if judged else None,
             train_hw=self.settings.source_hw,
         )
         self.names = self.data.names
@@ -56,10 +58,9 @@ class ClassifyAssembly(Splits[ClassifyRecipe, ImageSet]):
         """Return the task judged on `split`; there is nothing that `evaluation` could override."""
         refuse_unknown(evaluation, (), "judging classes")
         judged = self.split(split)
+        weights = None if self.judged else class_weights(self.data.train.labels_histogram(), self.recipe.cls_pw)
         return ClassificationTask(
-            criterion=self.family.loss.build(
-                len(self.names), **self.recipe.loss_options(), class_weights=class_weights(self.data.train.labels_histogram(), self.recipe.cls_pw)
-            ),
+            criterion=self.family.loss.build(len(self.names), **self.recipe.loss_options(), class_weights=weights),
             classify=self.family.decode.classify,
             spec=self.spec,
             names=self.names,
@@ -110,7 +111,7 @@ class ClassifyAssembly(Splits[ClassifyRecipe, ImageSet]):
         shared = self.recipe.sync_bn and world_size > 1
         if batch == world_size and not shared and max(self.hw) <= LAST_STRIDE:
             raise UserError(
-                f"batch={batch} on {world_size} rank(s) and imgsz={self.recipe.imgsz} leave BatchNorm one number a channel: use "
+                f"batch={batch} on {counted(world_size, 'rank')} and imgsz={self.recipe.imgsz} leave BatchNorm one number a channel: use "
                 f"batch={2 * world_size} or more, or imgsz above {LAST_STRIDE}."
             )
 

@@ -9,7 +9,7 @@ from typing import Any
 from libreyolo.assembly.boxes import BoxData, refuse_classes
 from libreyolo.assembly.class_weights import class_weights
 from libreyolo.assembly.detect_pictures import DetectionPictures
-from libreyolo.assembly.parts import Predictor, refuse_unknown
+from libreyolo.assembly.parts import Judged, Predictor, refuse_unknown
 from libreyolo.data.detection_loader import letterbox_batch
 from libreyolo.interfaces.events import Listener
 from libreyolo.interfaces.family import Family
@@ -22,9 +22,9 @@ from libreyolo.tasks.detection import DetectionTask
 class DetectionAssembly(BoxData[DetectionRecipe]):
     """A detection run's data and what is made from it."""
 
-    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
+    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path, judged: Judged | None = None) -> None:
         assert isinstance(recipe, DetectionRecipe)
-        super().__init__(family, recipe, spec, cwd)
+        super().__init__(family, recipe, spec, cwd, judged)
 
     def task(self, split: str = "val", **evaluation: Any) -> DetectionTask:
         """Return the task judged on `split`; `evaluation` overrides conf, iou, max_det."""
@@ -32,7 +32,7 @@ class DetectionAssembly(BoxData[DetectionRecipe]):
         for name in ("conf", "iou"):
             checks.in_range(name, evaluation.get(name, 0.0), 0.0, 1.0)
         judged = self.split(split)
-        weights = class_weights(self.data.train.labels_histogram(), self.recipe.cls_pw)
+        weights = None if self.judged else class_weights(self.data.train.labels_histogram(), self.recipe.cls_pw)
         criterion = self.family.loss.build(len(self.names), **self.recipe.loss_options(), class_weights=weights)
         settings: dict[str, Any] = {
             "max_det": self.recipe.max_det,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from libreyolo.data.counterparts import composed
+from libreyolo.data.dataset_yaml import SPLITS
 from libreyolo.data.loader import available_cpus, resolve_workers
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.batch import Batch
@@ -59,13 +60,28 @@ class Predictor:
     result: Callable[[np.ndarray, Any, Path | None], Result]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What a model is judged on where nothing is trained: the one split that is read, and the model's classes.
+
+    Raises UserError for a split that is not known.
+    """
+
+    split: str
+    names: Mapping[int, str]
+
+    def __post_init__(self) -> None:
+        if self.split not in SPLITS:
+            raise UserError(f"split={self.split} is not known: choose {', '.join(SPLITS[:-1])} or {SPLITS[-1]}.")
+
+
 class Assembly(Protocol):
     """The data of a run, read and checked, and everything made from it."""
 
     names: dict[int, str]
 
-    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
-        """Read the data. Raises UserError for what is wrong with it."""
+    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path, judged: Judged | None = None) -> None:
+        """Read the data: what a training needs, or what is `judged` and nothing else. Raises UserError for what is wrong with it."""
 
     def task(self, split: str = "val", **evaluation: Any) -> Task:
         """Return the task, with its loss and the truth of `split`; `evaluation` overrides thresholds. Raises UserError for one it has not."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from libreyolo.assembly.boxes import BoxData, refuse_classes
-from libreyolo.assembly.parts import Predictor, Seat, refuse_unknown
+from libreyolo.assembly.parts import Judged, Predictor, Seat, refuse_unknown
 from libreyolo.assembly.point_pictures import PointPictures
 from libreyolo.data.augment.letterbox import letterbox_geometry
 from libreyolo.data.detection_loader import letterbox_batch
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 class PointAssembly(BoxData[PointRecipe]):
     """A point run's data and what is made from it."""
 
-    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
+    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path, judged: Judged | None = None) -> None:
         assert isinstance(recipe, PointRecipe)
-        super().__init__(family, recipe, spec, cwd)
+        super().__init__(family, recipe, spec, cwd, judged)
 
     def train_loader(self, seat: Seat, batch: int) -> Loader:
         hidden, total = self.num_hidden(self.data.train), len(self.data.train.label_rows)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from libreyolo.assembly import restore_check
-from libreyolo.assembly.parts import Predictor, refuse_unknown
+from libreyolo.assembly.parts import Judged, Predictor, refuse_unknown
 from libreyolo.assembly.restore_pictures import RestorePictures
 from libreyolo.assembly.splits import Splits
 from libreyolo.data.augment.pair import PairSettings
@@ -28,15 +28,16 @@ from libreyolo.tasks.restore import RestoreTask
 class RestoreAssembly(Splits[RestoreRecipe, PairSet]):
     """A restoration run's data and what is made from it. There are no classes: `names` is empty."""
 
-    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
+    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path, judged: Judged | None = None) -> None:
         assert isinstance(recipe, RestoreRecipe)
-        self.family, self.recipe, self.spec = family, recipe, spec
+        self.family, self.recipe, self.spec, self.judged = family, recipe, spec, judged
         self.names: dict[int, str] = {}
         self.data = load_restore(
             recipe.data if recipe.data is not None else str(recipe.data_dir),
             root=recipe.data_dir if recipe.data is not None else None,
             cwd=cwd,
             cache=recipe.cache,
+            only=judged.split if judged else None,
         )
 
     def task(self, split: str = "val", **evaluation: Any) -> RestoreTask:
@@ -79,9 +80,8 @@ class RestoreAssembly(Splits[RestoreRecipe, PairSet]):
         return PairSettings(image_hw(recipe.imgsz), flip_prob=recipe.flip_prob, flipud=recipe.flipud, rot90=recipe.rot90)
 
     def close(self) -> None:
-        for pairs in (self.data.train, self.data.val):
-            if pairs is not None:
-                pairs.close()
+        for pairs in self.read_so_far():
+            pairs.close()
 
 
 ASSEMBLY = RestoreAssembly

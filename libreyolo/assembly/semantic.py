@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from libreyolo.assembly import semantic_check
-from libreyolo.assembly.parts import Predictor, refuse_unknown
+from libreyolo.assembly.parts import Judged, Predictor, refuse_unknown
 from libreyolo.assembly.semantic_pictures import SemanticPictures
 from libreyolo.assembly.splits import Splits
 from libreyolo.data.augment.rescale_crop import CropSettings
@@ -29,14 +29,15 @@ from libreyolo.tasks.semantic import SemanticTask
 class SemanticAssembly(Splits[SemanticRecipe, MaskedSet]):
     """A segmentation run's data and what is made from it."""
 
-    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path) -> None:
+    def __init__(self, family: Family, recipe: Recipe, spec: InputSpec, cwd: Path, judged: Judged | None = None) -> None:
         assert isinstance(recipe, SemanticRecipe)
-        self.family, self.recipe, self.spec = family, recipe, spec
+        self.family, self.recipe, self.spec, self.judged = family, recipe, spec, judged
         self.data = load_semantic(
             recipe.data if recipe.data is not None else str(recipe.data_dir),
             root=recipe.data_dir if recipe.data is not None else None,
             cwd=cwd,
             cache=recipe.cache,
+            only=judged.split if judged else None,
             max_hw=self._augmentation().enough_hw,
         )
         self.names = self.data.names

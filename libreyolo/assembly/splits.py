@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from libreyolo.assembly.parts import Seat
+from libreyolo.assembly.parts import Judged, Seat
+from libreyolo.data.dataset_yaml import SPLITS
 from libreyolo.data.picture_cache import RamPictures
-from libreyolo.errors import UserError
 from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import Recipe
 
@@ -24,6 +24,7 @@ class Splits(ABC, Generic[R, S]):
 
     recipe: R
     data: Any
+    judged: Judged | None
     _told_of_workers = False
 
     @abstractmethod
@@ -46,9 +47,7 @@ class Splits(ABC, Generic[R, S]):
         return next(iter(self.training_batches(batch=min(self.recipe.batch, SHOWN)).epoch(epoch)))
 
     def split(self, name: str) -> S | None:
-        """Return the training, validation or test set. Raises UserError for another name."""
-        if name not in ("train", "val", "test"):
-            raise UserError(f"split={name} is not known: choose train, val or test.")
+        """Return the training, validation or test set, which is read when it is first asked for; None where there is none."""
         found: S | None = getattr(self.data, name)
         return found
 
@@ -59,10 +58,14 @@ class Splits(ABC, Generic[R, S]):
 
     def close(self) -> None:
         """Give back the memory of kept pictures."""
-        for pictures in (self.data.train, self.data.val):
+        for pictures in self.read_so_far():
             cache = getattr(pictures, "cache", None)
             if isinstance(cache, RamPictures):
                 cache.close()
+
+    def read_so_far(self) -> list[S]:
+        """Return the sets that were asked for and are there."""
+        return [vars(self.data)[name] for name in SPLITS if vars(self.data).get(name) is not None]  # cached properties
 
     def _placed(self, seat: Seat) -> dict[str, Any]:
         workers = seat.workers(self.recipe.workers, tell=not self._told_of_workers)

@@ -13,7 +13,7 @@ import numpy as np
 from libreyolo.data.class_folders import ClassFolders, find_class_folders, list_split
 from libreyolo.data.class_scan import read_classes
 from libreyolo.data.dataset_yaml import SPLITS
-from libreyolo.data.picture_check import find_leaks, look_at_all
+from libreyolo.data.picture_check import evenly, find_leaks, look_at_all, note_skipped, note_unread
 from libreyolo.data.picture_facts import PictureFacts
 from libreyolo.data.scan import refuse_split
 from libreyolo.data.scan_result import Scan
@@ -37,7 +37,7 @@ def check_classes(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tupl
     try:
         found = find_class_folders(data, cwd.absolute())
     except UserError as error:
-        report.add("error", "", _sentence(error))
+        report.refuse("", error)
         return report, []
     report.data = str(found.place)
     splits = {split: checked for split in SPLITS if (checked := _check_split(found, split, report)) is not None}
@@ -56,21 +56,15 @@ def _check_split(found: ClassFolders, split: str, report: DataReport) -> _Split 
     try:
         listed = list_split(found, split)
     except UserError as error:
-        report.add("error", split, _sentence(error))
+        report.refuse(split, error)
         return None
-    report.add_all("warning", split, "pictures of a format that is not read; convert them to JPEG or PNG", listed.listing.unread)
+    note_unread(listed.listing, split, report)
     if not listed.listing.pictures and not listed.listing.skipped:
         return None
     scan = read_classes(listed.listing, np.array(listed.classes, np.int64), split, len(found.names)).scan
     told = scan.report
     report.counts[split] = {"pictures": told.num_pictures, "classes": len(np.unique(scan.labels)), "skipped": len(told.skipped)}
-    skipped = [f"{path}: {reason}" for path, reason in told.skipped]
-    try:
-        refuse_split(told, split)
-    except UserError as error:
-        report.add("error", split, _sentence(error), skipped)
-    else:
-        report.add_all("warning", split, "pictures that cannot be used and would be skipped", skipped)
+    note_skipped(told.skipped, lambda: refuse_split(told, split), split, report)
     pictures = [listed.listing.pictures[place] for place in scan.kept]
     return _Split(pictures, scan, look_at_all(pictures, split, report))
 
@@ -86,9 +80,4 @@ def _count_classes(found: ClassFolders, splits: dict[str, _Split], report: DataR
 def _samples(checked: _Split, names: dict[int, str], count: int) -> list[tuple[Path, str]]:
     """Return up to `count` pictures that decode, spread evenly, with the names of their classes."""
     able = [place for place, picture in enumerate(checked.pictures) if picture in checked.facts]
-    chosen = sorted(set(np.linspace(0, len(able) - 1, count).astype(int).tolist())) if able else []
-    return [(Path(checked.pictures[able[i]]), names[int(checked.scan.labels[able[i]])]) for i in chosen]
-
-
-def _sentence(error: UserError) -> str:
-    return str(error).rstrip(".")
+    return [(Path(checked.pictures[place]), names[int(checked.scan.labels[place])]) for place in evenly(able, count)]

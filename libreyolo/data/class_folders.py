@@ -13,6 +13,7 @@ Rules:
 - Every picture lies directly in its class folder: pictures in a folder below one are refused. Pictures beside the class folders are skipped, by name.
 - Files and folders whose name starts with a dot, and `__MACOSX`, are passed over; pictures of formats that are not read, with a warning. Links are
   followed.
+- Where one split only is read, to judge a model, and the training split is not there, the classes are the `names` of the data.yaml, else the model's.
 - A training class without a picture is an error; a class that only val or test has is one, too. One that val lacks is warned about.
 """
 
@@ -40,11 +41,13 @@ _YAML_NAMES = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """A set, found and checked. place: the folder or data.yaml. names: class id to folder name. folders: split -> its folders; () for none."""
+    """A set, found and checked. place: the folder or data.yaml. names: class id to folder name. folders: split -> its folders; () for none. origin:
+    what the names are of, in words."""
 
     place: Path
     names: dict[int, str]
     folders: dict[str, tuple[Path, ...]]
+    origin: str
 
 
 @dataclass
@@ -55,16 +58,29 @@ class ClassListing:
     classes: list[int] = field(default_factory=list)
 
 
-def find_class_folders(data: str | Path, cwd: Path, root: str | Path | None = None) -> ClassFolders:
-    """Return the set that `data` means; `root` replaces the `path:` of a data.yaml. Raises UserError for anything that breaks the rules."""
+def find_class_folders(
+    data: str | Path, cwd: Path, root: str | Path | None = None, *, only: str | None = None, known: Mapping[int, str] | None = None
+) -> ClassFolders:
+    """Return the set that `data` means; `root` replaces the `path:` of a data.yaml. Raises UserError for anything that breaks the rules.
+
+    only: the one split that is asked for; the training split is not needed then. known: the classes of the model that is judged on it.
+    """
     place = _find(data, cwd)
+    wanted: tuple[str, ...] = ()
     if place.is_dir():
         if root is not None:
             raise UserError(f"data={data} is a folder and needs no data_dir={root}, which replaces the path: of a data.yaml; leave one of them out.")
-        folders = _split_folders(place)
-        return ClassFolders(place, _names(place, folders["train"], ()), folders)
-    folders, wanted = _yaml_folders(place, None if root is None else absolute(root, cwd))
-    return ClassFolders(place, _names(place, folders["train"], wanted), folders)
+        folders = _split_folders(place, only)
+    else:
+        folders, wanted = _yaml_folders(place, None if root is None else absolute(root, cwd), only)
+    try:
+        return ClassFolders(place, _names(place, folders["train"], wanted), folders, f"the training split of {place}")
+    except UserError:
+        if only in (None, "train") or not (wanted or known):
+            raise
+    if wanted:
+        return ClassFolders(place, dict(enumerate(wanted)), folders, f"{place}, by its names,")
+    return ClassFolders(place, dict(known or {}), folders, "the model")
 
 
 def list_split(found: ClassFolders, split: str) -> ClassListing:
@@ -80,7 +96,7 @@ def list_split(found: ClassFolders, split: str) -> ClassListing:
             name = composed(class_folder.name)
             if name not in ids:
                 hint = nearest(name, ids)
-                raise UserError(f"{class_folder} is a class that the training split of {found.place} does not have.{hint} Rename or remove it.")
+                raise UserError(f"{class_folder} is a class that {found.origin} does not have.{hint} Rename or remove it.")
             own = _flat_pictures(class_folder)
             unread += _files_of(class_folder, UNREAD_SUFFIXES)
             num_listed += len(own)
@@ -132,12 +148,13 @@ def _split_places(root: Path) -> dict[str, list[Path]]:
     return {split: [below[name] for name in names if name in below] for split, names in SPLIT_NAMES.items()}
 
 
-def _split_folders(root: Path) -> dict[str, tuple[Path, ...]]:
+def _split_folders(root: Path, only: str | None) -> dict[str, tuple[Path, ...]]:
     places = _split_places(root)
-    if not places["train"] and (places["val"] or places["test"]):
-        other = (places["val"] + places["test"])[0]
+    alone = places["val"] + places["test"] if not places["train"] else []
+    if alone and only in (None, "train"):
+        other = alone[0]
         raise UserError(f"{root} has {other.name}/ but no train/ folder with the training pictures; add train/CLASS/...")
-    if not places["train"]:
+    if not places["train"] and not alone:
         if any(_has_pictures(folder) for folder in _class_folders(root)):
             logger.warning("%s has class folders but no train/ and val/: all of it is trained on and nothing is validated.", root)
             return {"train": (root,), "val": (), "test": ()}
@@ -150,11 +167,11 @@ def _split_folders(root: Path) -> dict[str, tuple[Path, ...]]:
     return {split: tuple(folders[:1]) for split, folders in places.items()}
 
 
-def _yaml_folders(path: Path, root: Path | None) -> tuple[dict[str, tuple[Path, ...]], tuple[str, ...]]:
+def _yaml_folders(path: Path, root: Path | None, only: str | None) -> tuple[dict[str, tuple[Path, ...]], tuple[str, ...]]:
     """Return the folders that a data.yaml names, by split, and its names in their order (() where it has none)."""
-    description = read_yaml(path, with_classes=False)
+    description = read_yaml(path, with_classes=False, only=only)
     if description.content.get("names") is not None:
-        description = read_yaml(path)
+        description = read_yaml(path, only=only)
     if root is not None:
         description = replace(description, root=root)
     folders: dict[str, tuple[Path, ...]] = {}
@@ -163,6 +180,8 @@ def _yaml_folders(path: Path, root: Path | None) -> tuple[dict[str, tuple[Path, 
         for source in sources:
             places = candidates(source, description)
             folder = next((place for place in places if place.is_dir()), None)
+            if folder is None and only not in (None, split):
+                continue
             if folder is None:
                 tried = ", ".join(str(place) for place in places)
                 raise UserError(f"{path}: {split}: {source!r} is no folder of class folders (tried {tried}); name one, or a list of those.")

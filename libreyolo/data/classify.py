@@ -7,6 +7,7 @@ of every other set.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +23,7 @@ from libreyolo.data.image_set import ImageSet
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
 from libreyolo.data.scan_result import SplitReport
+from libreyolo.data.yaml_splits import splits_read
 from libreyolo.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -31,10 +33,10 @@ Cache = Literal[False, "ram", "disk"]
 
 @dataclass
 class ClassifyData:
-    """A set: `names` has every class id 0..nc-1; `val` is None where the set has no validation pictures.
+    """A set: `names` has every class id 0..nc-1; `val` and `test` are None where the set has no such pictures.
 
-    Every picture of a split has one label, so `train.label_rows[i]` is the class of picture i.
-    report: what the scans of the splits loaded so far found, by split.
+    A split is scanned when it is first asked for. Every picture of a split has one label, so `train.label_rows[i]` is the class of picture i.
+    report: what the scans of the splits that were asked for so far found, by split.
     """
 
     found: ClassFolders
@@ -42,16 +44,21 @@ class ClassifyData:
     train_hw: tuple[int, int] | None
     report: dict[str, SplitReport] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def train(self) -> ImageSet:
         train = self._load("train", self.train_hw)
         if train is None:
             raise UserError(f"{self.found.place}: there is no training picture.")
-        self.train = train
         if len(self.names) == 1:
             logger.warning("%s has one class only, %s: there is nothing to tell it from.", self.found.place, self.names[0])
-        self.val = self._load("val", None)
-        if self.val is None and self.found.folders["train"] != (self.found.place,):
+        return train
+
+    @cached_property
+    def val(self) -> ImageSet | None:
+        val = self._load("val", None)
+        if val is None and self.found.folders["train"] != (self.found.place,):
             logger.warning("%s: there are no validation pictures, so nothing is validated.", self.found.place)
+        return val
 
     @property
     def names(self) -> dict[int, str]:
@@ -59,7 +66,6 @@ class ClassifyData:
 
     @cached_property
     def test(self) -> ImageSet | None:
-        """The test pictures, scanned when first asked for; None where the set has none."""
         return self._load("test", None)
 
     def _load(self, split: str, max_hw: tuple[int, int] | None) -> ImageSet | None:
@@ -91,14 +97,25 @@ class ClassifyData:
 
 
 def load_classify(
-    data: str | Path, *, cwd: Path, root: str | Path | None = None, cache: Cache = False, train_hw: tuple[int, int] | None = None
+    data: str | Path,
+    *,
+    cwd: Path,
+    root: str | Path | None = None,
+    cache: Cache = False,
+    train_hw: tuple[int, int] | None = None,
+    only: str | None = None,
+    known: Mapping[int, str] | None = None,
 ) -> ClassifyData:
     """Read a classification set: find it, list its pictures, scan them; log what was found.
 
     root: a folder that replaces a data.yaml's own `path:`. cache: keep decoded pictures; of the training split shrunk to fit `train_hw` (h, w).
-    Raises UserError for anything the user has to correct; nothing of the user's is ever written.
+    only: the one split that is read, whatever is wrong with the others; a training's two where not given. known: the classes of the model that is
+    judged on it. Raises UserError for anything the user has to correct; nothing of the user's is ever written.
     """
-    return ClassifyData(find_class_folders(data, cwd.absolute(), root), cache, train_hw)
+    found = ClassifyData(find_class_folders(data, cwd.absolute(), root, only=only, known=known), cache, train_hw)
+    for split in splits_read(only):
+        getattr(found, split)
+    return found
 
 
 def _refuse_lost_classes(images: ImageSet, names: dict[int, str], report: SplitReport) -> None:

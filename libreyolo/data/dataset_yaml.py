@@ -15,6 +15,7 @@ Rules:
   looked for like sources.
 - `kpt_shape: [K, D]` says that label rows may carry K points of D numbers after the box, as pose sets do; a detector takes the box.
 - Every scalar is text as written: a class called `no` or `on` is no boolean, and one called `007` keeps its zeros.
+- Where one split only is read, to judge a model, `train` need not be there, and what is wrong with the other splits is not looked at.
 - Keys that are not listed here mean nothing. Nothing is ever downloaded.
 """
 
@@ -131,31 +132,36 @@ def find_yaml(data: str | Path, cwd: Path) -> Path:
     if str(data) in BUILT_IN:
         return BUILT_IN[str(data)]()
     places = ", ".join(str(candidate) for candidate in tried)
-    what = "is a folder that holds no data.yaml" if place.is_dir() else "was not found"
-    raise UserError(f"data={str(data)!r} {what} (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
+    if not place.is_dir():
+        raise UserError(f"data={str(data)!r} was not found (tried {places}); give an existing data.yaml.{nearest(str(data), BUILT_IN)}")
+    has_classes = (place / "train").is_dir() and not (place / "train" / "images").exists()
+    hint = " Folders of classes are a classifier's (check: --task classify)." if has_classes else ""
+    raise UserError(f"data={str(data)!r} is a folder that holds no data.yaml (tried {places}); give an existing data.yaml.{hint}")
 
 
-def read_yaml(path: Path, *, with_classes: bool = True) -> DatasetYaml:
+def read_yaml(path: Path, *, with_classes: bool = True, only: str | None = None) -> DatasetYaml:
     """Read the data.yaml at the absolute `path`. Raises UserError, with the line where there is one, for anything that breaks the rules.
 
-    with_classes: whether the task has classes; where not, `names`, `nc` and what goes with boxes are not looked at.
+    with_classes: whether the task has classes; where not, `names`, `nc` and what goes with boxes are not looked at. only: the one split that is asked
+    for; what is wrong with the others is not told, and `train` is not needed.
     """
     content = _mapping(path)
     folder = path.parent
     root_text = content.get("path") or "."
     if not isinstance(root_text, str):
         raise UserError(f"{path}: path must be one folder, not {shown(root_text)}.")
-    sources = {split: _sources(path, content, split) for split in SPLITS}
+    sources = {split: _sources(path, content, split, needed=only in (None, split)) for split in SPLITS}
     if not sources["val"]:
-        sources["val"] = _sources(path, content, "valid")
-    if not sources["train"]:
+        sources["val"] = _sources(path, content, "valid", needed=only in (None, "val"))
+    if not sources["train"] and only is None:
         coco = " beside names: and annotations:, for this is a COCO file and no data.yaml" if "images" in content and "annotations" in content else ""
         raise UserError(f"{path}: {_lacks('train', content, 'the training pictures')}; add it{coco or _misspelt('train', content)}.")
     root = absolute(_slashes(root_text), folder)
     found = DatasetYaml(path, root, {}, sources, "download" in content, content)
     if not with_classes:
         return found
-    return replace(found, names=_names(path, content), annotations=_annotations(found, content), keypoint_numbers=_keypoint_numbers(path, content))
+    names, annotations = _names(path, content), _annotations(found, content, only)
+    return replace(found, names=names, annotations=annotations, keypoint_numbers=_keypoint_numbers(path, content))
 
 
 def candidates(source: str, description: DatasetYaml) -> list[Path]:
@@ -226,11 +232,13 @@ def _mapping(path: Path) -> dict[str, Any]:
     return content
 
 
-def _sources(path: Path, content: dict[str, Any], split: str) -> tuple[str, ...]:
+def _sources(path: Path, content: dict[str, Any], split: str, *, needed: bool) -> tuple[str, ...]:
     value = content.get(split)
     entries = value if isinstance(value, list) else [value]
     for entry in entries:
         if entry is not None and not isinstance(entry, str):
+            if not needed:
+                return ()
             raise UserError(f"{path}: {split}: takes a folder, a .txt list, a glob, or a list of those, not {shown(entry)}.")
     return tuple(entry for entry in entries if entry)
 
@@ -310,7 +318,7 @@ def _integer(path: Path, what: str, value: Any) -> int:
     return int(text)
 
 
-def _annotations(description: DatasetYaml, content: dict[str, Any]) -> dict[str, Path]:
+def _annotations(description: DatasetYaml, content: dict[str, Any], only: str | None) -> dict[str, Path]:
     given, path = content.get("annotations"), description.path
     if given is None:
         return {}
@@ -320,10 +328,12 @@ def _annotations(description: DatasetYaml, content: dict[str, Any]) -> dict[str,
     for split in files:
         if split not in SPLITS:
             raise UserError(f"{path}: annotations: knows the splits {', '.join(SPLITS)}, not {shown(split)}.")
-        if not description.sources[split]:
+        if only in (None, split) and not description.sources[split]:
             raise UserError(f"{path}: annotations: has a file for {split}, but there is no {split}: key with its pictures; add it.")
     found = {}
     for split, file in files.items():
+        if only not in (None, split):
+            continue
         places = candidates(file, description)
         place = next((place for place in places if exists(place)), None)
         if place is None:

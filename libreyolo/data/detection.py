@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +21,7 @@ from libreyolo.data.scan import scan_pictures
 from libreyolo.data.scan_result import SplitReport
 from libreyolo.data.sources import Listing, list_pictures
 from libreyolo.data.strays import stray_note
+from libreyolo.data.yaml_splits import YamlSplits, splits_read
 from libreyolo.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
@@ -41,28 +41,32 @@ class _Options:
 
 
 @dataclass
-class DetectionData:
-    """A detection set: `names` has every class id 0..nc-1; `val` is None where the set has no validation pictures.
+class DetectionData(YamlSplits[ImageSet]):
+    """A detection set: `names` has every class id 0..nc-1; `val` and `test` are None where the set has no such pictures.
 
-    report: what the scans of the splits loaded so far found, by split ("train", "val", and "test" once `test` was asked for).
+    report: what the scans of the splits that were asked for so far found, by split.
     """
 
     yaml_path: Path
     names: dict[int, str]
-    train: ImageSet
-    val: ImageSet | None
-    report: dict[str, SplitReport]
     description: DatasetYaml
     options: _Options
+    listings: dict[str, Listing]
+    report: dict[str, SplitReport] = field(default_factory=dict)
 
     @property
     def nc(self) -> int:
         return len(self.names)
 
-    @cached_property
-    def test(self) -> ImageSet | None:
-        """The test pictures, scanned when first asked for; None where the set has none."""
-        return _load_split(list_pictures(self.description, "test"), self.description, "test", self.options, self.report)
+    def scanned(self, listing: Listing, split: str) -> ImageSet | None:
+        return _load_split(listing, self.description, split, self.options, self.report)
+
+    def look_at_training(self, train: ImageSet) -> None:
+        if len(train.label_rows) == 0:
+            looked = f" (labels were looked for at {label_paths([str(train.path(0))])[0]} and so on)"
+            places = printable(looked) if self.report["train"].num_missing_labels else ""
+            path = self.description.path
+            logger.warning("%s: no training picture has a box%s; nothing can be learnt from background alone.", path, places)
 
 
 def load_detection(
@@ -74,37 +78,31 @@ def load_detection(
     cache: Cache = False,
     max_hw: tuple[int, int] | None = None,
     root: str | Path | None = None,
+    only: str | None = None,
 ) -> DetectionData:
     """Read a detection set: find it, list its pictures, scan them and their labels; log what was found.
 
     cwd: what a relative `data` is relative to; the working directory of this moment where not given.
     single_cls: every box becomes class 0, "item". classes: keep only the boxes of these ids, not renumbered.
     root: a folder that replaces the data.yaml's own `path:`.
+    only: the one split that is read, whatever is wrong with the others; a training's two where not given.
     cache, max_hw: keep decoded pictures, shrunk to fit `max_hw` (h, w); only `image(i, max_hw)` with that size is served from memory.
     Raises UserError for anything the user has to correct; nothing of the user's is ever written.
     """
     if cache not in (False, "ram", "disk"):
         raise UserError(f"cache={cache!r} is not known; use False, 'ram' or 'disk'.")
     base = (cwd or Path.cwd()).absolute()
-    description = read_yaml(find_yaml(data, base))
+    description = read_yaml(find_yaml(data, base), only=only)
     if root is not None:
         description = replace(description, root=absolute(root, base))
     options = _Options(single_cls, _checked_classes(classes, description), cache, max_hw)
-    report: dict[str, SplitReport] = {}
-    listings = {split: list_pictures(description, split) for split in ("train", "val")}
-    train = _load_split(listings["train"], description, "train", options, report)
-    if train is None:
-        unread = listings["train"].unread_note()
-        raise UserError(f"{description.path}: train: holds no picture{' (' + unread + ')' if unread else ''}; correct it.")
-    if len(train.label_rows) == 0:
-        places = f" (labels were looked for at {label_paths([str(train.path(0))])[0]} and so on)" if report["train"].num_missing_labels else ""
-        logger.warning("%s: no training picture has a box%s; nothing can be learnt from background alone.", description.path, printable(places))
-    val = _load_split(listings["val"], description, "val", options, report)
-    if val is None:
-        logger.warning("%s: there are no val: pictures, so nothing is validated.", description.path)
-    _warn_of_strays(description, listings, report)
+    splits = splits_read(only)
+    listings = {split: list_pictures(description, split) for split in splits}
     names = {0: SINGLE_NAME} if single_cls else description.names
-    return DetectionData(description.path, names, train, val, report, description, options)
+    found = DetectionData(description.path, names, description, options, dict(listings))
+    found.read(splits)
+    _warn_of_strays(description, listings, found.report)
+    return found
 
 
 def _load_split(listing: Listing, description: DatasetYaml, split: str, options: _Options, report: dict[str, SplitReport]) -> ImageSet | None:
@@ -138,7 +136,8 @@ def _warn_of_strays(description: DatasetYaml, listings: dict[str, Listing], repo
     """Tell of pictures without a label file beside label files without a picture: most likely they belong together."""
     if not any(told.num_missing_labels for told in report.values()):
         return
-    note = stray_note(description, [p for split, listing in listings.items() if split not in description.annotations for p in listing.pictures])
+    pictures = [picture for split, listing in listings.items() if split not in description.annotations for picture in listing.pictures]
+    note = stray_note(description, pictures, listings)
     if note:
         logger.warning("%s: %s.", description.path, printable(note))
 

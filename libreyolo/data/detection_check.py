@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from libreyolo.data.counterparts import shared_files
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
-from libreyolo.data.picture_check import find_leaks, look_at_all
+from libreyolo.data.picture_check import evenly, find_leaks, listing_of, look_at_all, note_no_val, note_skipped
 from libreyolo.data.picture_facts import PictureFacts
 from libreyolo.data.scan import Findings, TextLabels, hint_of_ids, label_source, read_split, refuse_split
-from libreyolo.data.sources import list_pictures
 from libreyolo.data.strays import stray_labels
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
@@ -52,7 +51,7 @@ def check_detection(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tu
     try:
         description = read_yaml(find_yaml(data, cwd.absolute()))
     except UserError as error:
-        report.add("error", "", _sentence(error))
+        report.refuse("", error)
         return report, [], {}
     report.data = str(description.path)
     splits: dict[str, _Split] = {}
@@ -60,8 +59,7 @@ def check_detection(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tu
         checked = _check_split(description, split, report)
         if checked is not None:
             splits[split] = checked
-    if not description.sources["val"]:
-        report.add("warning", "", "there is no val: key, so nothing would be validated")
+    note_no_val(description, report)
     _count_classes(description, splits, report)
     find_leaks({split: checked.facts for split, checked in splits.items()}, report)
     _find_orphans(splits, report)
@@ -71,18 +69,14 @@ def check_detection(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tu
 
 def _check_split(description: DatasetYaml, split: str, report: DataReport) -> _Split | None:
     """Read one split and note what is found; None where it has no usable picture."""
-    if not description.sources[split]:
+    listing = listing_of(description, split, report)
+    if listing is None:
         return None
     try:
-        listing = list_pictures(description, split)
-        report.add_all("warning", split, "pictures of a format that is not read; convert them to JPEG or PNG", listing.unread)
-        if not listing.pictures and not listing.skipped:
-            report.add("error" if split == "train" else "warning", split, f"there is no picture at {', '.join(description.sources[split])}")
-            return None
         labels = label_source(description, split, listing.pictures)
         found = read_split(listing, labels, split, description.nc)
     except UserError as error:
-        report.add("error", split, _sentence(error))
+        report.refuse(split, error)
         return None
     pictures = [listing.pictures[place] for place in found.scan.kept]
     _note_scan(found, split, report, description)
@@ -106,13 +100,7 @@ def _note_scan(found: Findings, split: str, report: DataReport, description: Dat
     }
     if told.num_left_out:
         report.add("note", split, f"pictures of the sources that the annotations do not name, which are left out: {told.num_left_out}")
-    skipped = [f"{path}: {reason}" for path, reason in told.skipped]
-    try:
-        refuse_split(told, split)
-    except UserError as error:
-        report.add("error", split, _sentence(error), skipped)
-    else:
-        report.add_all("warning", split, "pictures that cannot be used and would be skipped", skipped)
+    note_skipped(told.skipped, lambda: refuse_split(told, split), split, report)
     wrong = [f"{problem.where} {problem.text}" for problem in found.problems]
     report.add_all("error", split, f"label rows that are wrong{hint_of_ids(found.ids, description.nc)}", wrong)
     report.add_all("warning", split, "label rows that would be dropped, their pictures stay", told.row_warnings)
@@ -173,14 +161,9 @@ def _samples(checked: _Split, count: int) -> list[LabelledPicture]:
     scan = checked.found.scan
     able = [place for place, picture in enumerate(checked.pictures) if picture in checked.facts]
     with_boxes = [place for place in able if scan.offsets[place + 1] > scan.offsets[place]] or able
-    chosen = [with_boxes[i] for i in sorted(set(np.linspace(0, len(with_boxes) - 1, count).astype(int).tolist()))] if with_boxes else []
     samples = []
-    for place in chosen:
+    for place in evenly(with_boxes, count):
         rows = slice(scan.offsets[place], scan.offsets[place + 1])
         h, w = scan.sizes[place].tolist()
         samples.append(LabelledPicture(Path(checked.pictures[place]), scan.boxes[rows] * np.array([w, h, w, h], np.float32), scan.labels[rows]))
     return samples
-
-
-def _sentence(error: UserError) -> str:
-    return str(error).rstrip(".")

@@ -10,7 +10,6 @@ import logging
 import multiprocessing.queues
 import os
 import random
-import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -28,7 +27,8 @@ from torch.utils.data import DataLoader
 from libreyolo.data.loader_room import check_open_files, lost_workers_told, shared_memory_advice
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.data.socket_folder import keep_socket_paths_short
-from libreyolo.errors import UserError
+from libreyolo.data.worker_signals import held_while_workers_start, serve_on
+from libreyolo.errors import UserError, counted
 from libreyolo.interfaces.batch import Batch
 from libreyolo.interfaces.phases import PREPARE, WAIT
 from libreyolo.ops.keyed import derive
@@ -36,8 +36,6 @@ from libreyolo.ops.keyed import derive
 log = logging.getLogger(__name__)
 
 B = TypeVar("B", bound=Batch)
-
-SECONDS_AFTER_SIGTERM = 20  # for which a loader process serves on
 
 
 class ItemDataset(Protocol):
@@ -63,8 +61,8 @@ def resolve_workers(requested: int, num_ranks_on_host: int, cpu_count: int) -> t
     most = cpu_count // max(1, num_ranks_on_host)
     if requested <= most:
         return requested, None
-    ranks = "1 rank" if num_ranks_on_host == 1 else f"{num_ranks_on_host} ranks"
-    return most, f"workers={requested} per rank is more than {cpu_count} CPUs and {ranks} on this host allow; each rank uses {most}."
+    host = f"{cpu_count} CPUs and {counted(num_ranks_on_host, 'rank')} on this host"
+    return most, f"workers={requested} per rank is more than {host} allow; each rank uses {most}."
 
 
 def available_cpus() -> int:
@@ -173,7 +171,8 @@ class Loader(Generic[B]):
         if self._data_loader is None:
             self._data_loader = self._start()
         # The thread that pins batches makes the device that is current now its own, and would open a context on GPU 0 for one that is not in use.
-        with torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext():
+        on_device = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+        with on_device, held_while_workers_start() if self._workers else nullcontext():
             self._iterator = iter(self._data_loader)
         try:
             while True:
@@ -274,15 +273,7 @@ class _EpochPlan:
 
 
 def _start_worker(seed: int, worker: int) -> None:
-    # Ctrl-C reaches the whole process group, but the parent decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # SIGTERM may be meant for the training (torchrun sends it to the whole group), which then still needs its batches to come to a place where it
-    # can save. So a worker serves on for a while and is ended by its alarm; a signal of its own would do the same to a worker that must go.
-    if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(SECONDS_AFTER_SIGTERM))
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    serve_on()
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_with_lost_batch)  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     # No draw of ours depends on these states; code of others in a worker gets different ones per rank and worker all the same.

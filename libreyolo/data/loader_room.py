@@ -12,7 +12,7 @@ import torch.multiprocessing
 from torch import Tensor
 
 from libreyolo.data.memory import shared_memory_folder
-from libreyolo.errors import UserError
+from libreyolo.errors import UserError, counted
 
 BATCHES_UNDER_WAY = 2  # of each worker, torch's prefetch_factor
 # Each tensor of a batch on its way is an open file; a batch has fewer than these, and a worker has a few pipes besides.
@@ -46,8 +46,8 @@ def shared_memory_advice(batch: Any, workers: int, ranks: int) -> str | None:
     if needed <= free:
         return None
     return (
-        f"{ranks} rank(s) with {workers} loader processes may keep {needed / 2**20:.0f} MiB of batches in {folder}, which has {free / 2**20:.0f} MiB "
-        "free: a process that finds it full is killed. Lower workers or batch, or give the container more (--shm-size=8g)."
+        f"{counted(ranks, 'rank')} with {workers} loader processes may keep {needed / 2**20:.0f} MiB of batches in {folder}, which has "
+        f"{free / 2**20:.0f} MiB free: a process that finds it full is killed. Lower workers or batch, or give the container more (--shm-size=8g)."
     )
 
 

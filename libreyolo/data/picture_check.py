@@ -3,17 +3,66 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
+from libreyolo.data.dataset_yaml import DatasetYaml
 from libreyolo.data.picture_facts import PictureFacts, look, near_pairs, same_bytes
 from libreyolo.data.scan_work import parallel
+from libreyolo.data.sources import Listing, list_pictures
+from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
+
+T = TypeVar("T")
 
 LONG = 10.0  # an aspect ratio from which most of a square network input is padding
 USUAL_MODES = ("RGB", "L", "YCbCr")
+
+
+def listing_of(description: DatasetYaml, split: str, report: DataReport) -> Listing | None:
+    """Return the pictures of a split, None where it has none; note that, and those that are not read. A split without its key is no finding."""
+    if not description.sources[split]:
+        return None
+    try:
+        listing = list_pictures(description, split)
+    except UserError as error:
+        report.refuse(split, error)
+        return None
+    note_unread(listing, split, report)
+    if listing.pictures or listing.skipped:
+        return listing
+    report.add("error" if split == "train" else "warning", split, f"there is no picture at {', '.join(description.sources[split])}")
+    return None
+
+
+def note_unread(listing: Listing, split: str, report: DataReport) -> None:
+    report.add_all("warning", split, "pictures of a format that is not read; convert them to JPEG or PNG", listing.unread)
+
+
+def note_no_val(description: DatasetYaml, report: DataReport) -> None:
+    if not description.sources["val"]:
+        report.add("warning", "", "there is no val: key, so nothing would be validated")
+
+
+def note_skipped(skipped: Sequence[tuple[str, str]], refuse: Callable[[], None], split: str, report: DataReport, what: str = "pictures") -> None:
+    """Note what cannot be used, as (path, reason): as the error that `refuse` raises where a training would stop at so many, else as a warning."""
+    places = [f"{path}: {reason}" for path, reason in skipped]
+    try:
+        refuse()
+    except UserError as error:
+        report.refuse(split, error, places)
+    else:
+        report.add_all("warning", split, f"{what} that cannot be used and would be skipped", places)
+
+
+def evenly(items: Sequence[T], count: int) -> list[T]:
+    """Return up to `count` of the items, spread evenly from the first to the last, each once; [] for none."""
+    places = np.unique(np.linspace(0, len(items) - 1, count).astype(int)) if items else ()
+    return [items[place] for place in places]
 
 
 def look_at_all(pictures: list[str], split: str, report: DataReport) -> dict[str, PictureFacts]:

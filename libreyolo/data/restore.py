@@ -7,8 +7,7 @@ pairs.py, picture files in decode.py, what is skipped and what is an error in pa
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +19,7 @@ from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
 from libreyolo.data.picture_set import PictureSet
 from libreyolo.data.sources import Listing, list_pictures
-from libreyolo.errors import UserError
+from libreyolo.data.yaml_splits import YamlSplits, splits_read
 
 logger = logging.getLogger(__name__)
 
@@ -28,48 +27,42 @@ Cache = Literal[False, "ram", "disk"]
 
 
 @dataclass
-class RestoreData:
-    """A restoration set; `val` is None where the set has no validation pairs.
+class RestoreData(YamlSplits[PairSet]):
+    """A restoration set; `val` and `test` are None where the set has no such pairs.
 
-    report: what the scans of the splits loaded so far found, by split ("train", "val", and "test" once `test` was asked for).
+    report: what the scans of the splits that were asked for so far found, by split.
     """
 
     yaml_path: Path
-    train: PairSet
-    val: PairSet | None
-    report: dict[str, PairReport]
     description: DatasetYaml
     folders: PairFolders
     cache: Cache
+    listings: dict[str, Listing]
+    report: dict[str, PairReport] = field(default_factory=dict)
 
-    @cached_property
-    def test(self) -> PairSet | None:
-        """The test pairs, scanned when first asked for; None where the set has none."""
-        return _load_split(list_pictures(self.description, "test"), self.description, "test", self.folders, self.cache, self.report)
+    def scanned(self, listing: Listing, split: str) -> PairSet | None:
+        return _load_split(listing, self.description, split, self.folders, self.cache, self.report)
 
 
-def load_restore(data: str | Path, *, cwd: Path | None = None, cache: Cache = False, root: str | Path | None = None) -> RestoreData:
+def load_restore(
+    data: str | Path, *, cwd: Path | None = None, cache: Cache = False, root: str | Path | None = None, only: str | None = None
+) -> RestoreData:
     """Read a restoration set: find it, list its pictures, pair and scan them; log what was found.
 
     cwd: what a relative `data` is relative to; the working directory of this moment where not given.
     root: a folder that replaces the data.yaml's own `path:`. cache: keep decoded pictures, at their own sizes.
+    only: the one split that is read, whatever is wrong with the others; a training's two where not given.
     Raises UserError for anything the user has to correct; nothing of the user's is ever written.
     """
     base = (cwd or Path.cwd()).absolute()
-    description = read_yaml(find_yaml(data, base), with_classes=False)
+    description = read_yaml(find_yaml(data, base), with_classes=False, only=only)
     if root is not None:
         description = replace(description, root=absolute(root, base))
+    splits = splits_read(only)
     folders = pair_folders(description)
-    report: dict[str, PairReport] = {}
-    listings = {split: list_pictures(description, split) for split in ("train", "val")}
-    train = _load_split(listings["train"], description, "train", folders, cache, report)
-    if train is None:
-        unread = listings["train"].unread_note()
-        raise UserError(f"{description.path}: train: holds no picture{' (' + unread + ')' if unread else ''}; correct it.")
-    val = _load_split(listings["val"], description, "val", folders, cache, report)
-    if val is None:
-        logger.warning("%s: there are no val: pictures, so nothing is validated.", description.path)
-    return RestoreData(description.path, train, val, report, description, folders, cache)
+    found = RestoreData(description.path, description, folders, cache, {split: list_pictures(description, split) for split in splits})
+    found.read(splits)
+    return found
 
 
 def _load_split(

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from libreyolo.data.counterparts import shared_files
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
 from libreyolo.data.pair_scan import read_pairs, stamps_of, unequal_sentence
 from libreyolo.data.pairs import PairFolders, find_pairs, pair_folders
-from libreyolo.data.picture_check import find_leaks, look_at_all
+from libreyolo.data.picture_check import evenly, find_leaks, listing_of, look_at_all, note_no_val, note_skipped
 from libreyolo.data.picture_facts import PictureFacts
 from libreyolo.data.scan_work import refuse_unusable
-from libreyolo.data.sources import list_pictures
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
 
@@ -31,7 +28,7 @@ def check_restore(data: str | Path, *, cwd: Path) -> tuple[DataReport, list[tupl
         description = read_yaml(find_yaml(data, cwd.absolute()), with_classes=False)
         folders = pair_folders(description)
     except UserError as error:
-        report.add("error", "", _sentence(error))
+        report.refuse("", error)
         return report, []
     report.data = str(description.path)
     inputs: dict[str, dict[str, PictureFacts]] = {}
@@ -44,45 +41,30 @@ def check_restore(data: str | Path, *, cwd: Path) -> tuple[DataReport, list[tupl
         whole_targets = look_at_all([target for _, target in pairs], split, report)
         inputs[split] = facts
         able = [pair for pair in pairs if pair[0] in facts and pair[1] in whole_targets]
-        if able and split != "test":
-            places = np.unique(np.linspace(0, len(able) - 1, NUM_SAMPLES // 2).astype(int)).tolist()
-            samples += [(Path(able[place][0]), Path(able[place][1])) for place in places]
-    if not description.sources["val"]:
-        report.add("warning", "", "there is no val: key, so nothing would be validated")
+        if split != "test":
+            samples += [(Path(given), Path(target)) for given, target in evenly(able, NUM_SAMPLES // 2)]
+    note_no_val(description, report)
     find_leaks(inputs, report)
     return report, samples
 
 
 def _check_split(description: DatasetYaml, folders: PairFolders, split: str, report: DataReport) -> list[tuple[str, str]] | None:
     """Read one split, note what is found, and return its usable pairs; None where it has none."""
-    if not description.sources[split]:
+    listing = listing_of(description, split, report)
+    if listing is None:
         return None
     try:
-        listing = list_pictures(description, split)
-        report.add_all("warning", split, "pictures of a format that is not read; convert them to JPEG or PNG", listing.unread)
-        if not listing.pictures and not listing.skipped:
-            report.add("error" if split == "train" else "warning", split, f"there is no picture at {', '.join(description.sources[split])}")
-            return None
         pairs = find_pairs(listing, folders, split, description.path)
     except UserError as error:
-        report.add("error", split, _sentence(error))
+        report.refuse(split, error)
         return None
     scan, unequal = read_pairs(pairs, stamps_of(pairs), split)
     report.counts[split] = {"pairs": len(scan.kept), "skipped": len(scan.report.skipped), "16-bit pictures": scan.report.num_deep}
     if unequal:
         report.add("error", split, unequal_sentence(unequal, split).rstrip("."), [str(pair) for pair in unequal])
-    skipped = [f"{path}: {reason}" for path, reason in scan.report.skipped]
-    try:
-        refuse_unusable(scan.report.skipped, len(scan.kept) + len(unequal), split)
-    except UserError as error:
-        report.add("error", split, _sentence(error), skipped)
-    else:
-        report.add_all("warning", split, "pairs that cannot be used and would be skipped", skipped)
+    skipped, num_usable = scan.report.skipped, len(scan.kept) + len(unequal)
+    note_skipped(skipped, lambda: refuse_unusable(skipped, num_usable, split), split, report, what="pairs")
     report.add_all("warning", split, "targets of several inputs each (one name, two suffixes)", shared_files(pairs.targets))
     report.add_all("warning", split, "targets without an input, which would not be used", pairs.alone)
     report.add_all("warning", split, "pictures that are neither inputs nor targets, which would not be used", pairs.outside)
     return [(pairs.inputs[place], pairs.targets[place]) for place in scan.kept]
-
-
-def _sentence(error: UserError) -> str:
-    return str(error).rstrip(".")

@@ -6,9 +6,9 @@ masks in masks.py, polygons in polygons.py, what is skipped and what stops a run
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 
 from libreyolo.data.counterparts import label_paths, shared_files
@@ -21,6 +21,7 @@ from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import disk_pictures, ram_pictures
 from libreyolo.data.sources import Listing, list_pictures
 from libreyolo.data.strays import stray_note
+from libreyolo.data.yaml_splits import TRAINED_ON, YamlSplits, splits_read
 from libreyolo.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
@@ -36,20 +37,22 @@ class _Options:
 
 
 @dataclass
-class SemanticData:
-    """A semantic set: `names` has every class id 0..K-1; `val` is None where the set has no validation pictures."""
+class SemanticData(YamlSplits[MaskedSet]):
+    """A semantic set: `names` has every class id 0..K-1; `val` and `test` are None where the set has no such pictures."""
 
     yaml_path: Path
     names: dict[int, str]
-    train: MaskedSet
-    val: MaskedSet | None
     description: DatasetYaml
     options: _Options
+    listings: dict[str, Listing]
 
-    @cached_property
-    def test(self) -> MaskedSet | None:
-        """The test pictures, scanned when first asked for; None where the set has none."""
-        return _load_split(list_pictures(self.description, "test"), "test", self.description, self.options)
+    def scanned(self, listing: Listing, split: str) -> MaskedSet | None:
+        return _load_split(listing, split, self.description, self.options)
+
+    def look_at_training(self, train: MaskedSet) -> None:
+        said = absent_classes(train, self.names)
+        if said:
+            logger.warning("%s: %s.", self.description.path, said)
 
 
 def load_semantic(
@@ -59,33 +62,36 @@ def load_semantic(
     cache: Cache = False,
     max_hw: tuple[int, int] | None = None,
     root: str | Path | None = None,
+    only: str | None = None,
 ) -> SemanticData:
     """Read a semantic set: find it, list its pictures, scan them and their masks; log what was found.
 
     Arguments as in `load_detection`. Raises UserError for anything the user has to correct; nothing of the user's is ever written.
     """
     base = (cwd or Path.cwd()).absolute()
-    description = read_yaml(find_yaml(data, base))
+    description = read_yaml(find_yaml(data, base), only=only)
     if root is not None:
         description = replace(description, root=absolute(root, base))
-    listings = {split: list_pictures(description, split) for split in ("train", "val")}
-    source = source_of(description, [picture for listing in listings.values() for picture in listing.pictures])
+    splits = splits_read(only)
+    listings = {split: list_pictures(description, split) for split in splits}
+    source = source_of(description, _deciding_pictures(description, listings))
     if isinstance(source, FromPolygons):
         background = source.names[source.background]
         logger.info("%s: it has no masks: label files are painted, and %s is class %d.", description.path, background, source.background)
         _tell_of_labels(description, listings)
-    options = _Options(source, cache, max_hw)
-    train = _load_split(listings["train"], "train", description, options)
-    if train is None:
-        unread = listings["train"].unread_note()
-        raise UserError(f"{description.path}: train: holds no picture{' (' + unread + ')' if unread else ''}; correct it.")
-    said = absent_classes(train, source.names)
-    if said:
-        logger.warning("%s: %s.", description.path, said)
-    val = _load_split(listings["val"], "val", description, options)
-    if val is None:
-        logger.warning("%s: there are no val: pictures, so nothing is validated.", description.path)
-    return SemanticData(description.path, source.names, train, val, description, options)
+    found = SemanticData(description.path, source.names, description, _Options(source, cache, max_hw), dict(listings))
+    found.read(splits)
+    return found
+
+
+def _deciding_pictures(description: DatasetYaml, listings: dict[str, Listing]) -> list[str]:
+    """Return the pictures that tell whether a set has masks: those that a training would look at, also where one split is read, so that it is read as
+    a training reads it. A split that is not read and can't be listed tells nothing."""
+    found: list[str] = []
+    for split in TRAINED_ON:
+        with contextlib.nullcontext() if split in listings else contextlib.suppress(UserError):
+            found += (listings.get(split) or list_pictures(description, split)).pictures
+    return found or [picture for listing in listings.values() for picture in listing.pictures]
 
 
 def _tell_of_labels(description: DatasetYaml, listings: dict[str, Listing]) -> None:
@@ -94,7 +100,7 @@ def _tell_of_labels(description: DatasetYaml, listings: dict[str, Listing]) -> N
     num_missing = sum(not Path(label).exists() for label in label_paths(pictures))
     if num_missing:
         logger.info("%s: %d pictures have no label file and are all background.", description.path, num_missing)
-    note = stray_note(description, pictures) if num_missing else ""
+    note = stray_note(description, pictures, listings) if num_missing else ""
     if note:
         logger.warning("%s: %s.", description.path, printable(note))
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from libreyolo.data.counterparts import shared_files
 from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml, find_yaml, read_yaml
 from libreyolo.data.mask_scan import Look, MaskScan, look_at_masks, refuse_masks
@@ -17,10 +15,10 @@ from libreyolo.data.mask_source import FromPolygons, MaskSource, source_of
 from libreyolo.data.masked_set import MaskedSet
 from libreyolo.data.masks import MASK_SUFFIXES
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.picture_check import find_leaks, look_at_all
+from libreyolo.data.picture_check import evenly, find_leaks, listing_of, look_at_all, note_no_val
 from libreyolo.data.picture_facts import PictureFacts
 from libreyolo.data.semantic import absent_classes
-from libreyolo.data.sources import Listing, list_pictures
+from libreyolo.data.sources import Listing
 from libreyolo.data.strays import stray_labels
 from libreyolo.errors import UserError
 from libreyolo.interfaces.data_report import DataReport
@@ -46,11 +44,10 @@ def check_semantic(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tup
         listings = _listings(description, report)
         source = source_of(description, [p for split in ("train", "val") if split in listings for p in listings[split].pictures])
     except UserError as error:
-        report.add("error", "", _sentence(error))
+        report.refuse("", error)
         return report, [], {}
     splits = {split: _check_split(listing, split, source, report) for split, listing in listings.items()}
-    if not description.sources["val"]:
-        report.add("warning", "", "there is no val: key, so nothing would be validated")
+    note_no_val(description, report)
     report.classes = [
         (class_id, name, {split: int(checked.scan.class_pixels[class_id]) for split, checked in splits.items()})
         for class_id, name in source.names.items()
@@ -67,21 +64,8 @@ def check_semantic(data: str | Path, *, cwd: Path, num_samples: int = 16) -> tup
 
 def _listings(description: DatasetYaml, report: DataReport) -> dict[str, Listing]:
     """Return the pictures of each split that has any; note the others."""
-    found = {}
-    for split in SPLITS:
-        if not description.sources[split]:
-            continue
-        try:
-            listing = list_pictures(description, split)
-        except UserError as error:
-            report.add("error", split, _sentence(error))
-            continue
-        report.add_all("warning", split, "pictures of a format that is not read; convert them to JPEG or PNG", listing.unread)
-        if listing.pictures or listing.skipped:
-            found[split] = listing
-        else:
-            report.add("error" if split == "train" else "warning", split, f"there is no picture at {', '.join(description.sources[split])}")
-    return found
+    found = {split: listing_of(description, split, report) for split in SPLITS}
+    return {split: listing for split, listing in found.items() if listing is not None}
 
 
 def _check_split(listing: Listing, split: str, source: MaskSource, report: DataReport) -> _Split:
@@ -130,7 +114,7 @@ def _note_scan(scan: MaskScan, wrong: list[str], num_lacking: int, report: DataR
         refuse_masks(scan, [] if len(scan.kept) else wrong)
     except UserError as error:
         if skipped:
-            report.add("error", split, _sentence(error), skipped)
+            report.refuse(split, error, skipped)
     else:
         report.add_all("warning", split, "pictures that cannot be used and would be skipped", skipped)
     report.add_all("error", split, "masks that are wrong", wrong)
@@ -157,9 +141,4 @@ def _find_orphans(splits: dict[str, _Split], source: MaskSource, report: DataRep
 def _samples(checked: _Split, count: int) -> list[tuple[MaskedSet, int]]:
     """Return up to `count` pictures spread evenly over those that decode."""
     able = [i for i in range(len(checked.pictures)) if str(checked.pictures.path(i)) in checked.facts]
-    chosen = sorted(set(np.linspace(0, len(able) - 1, count).astype(int).tolist())) if able else []
-    return [(checked.pictures, able[i]) for i in chosen]
-
-
-def _sentence(error: UserError) -> str:
-    return str(error).rstrip(".")
+    return [(checked.pictures, place) for place in evenly(able, count)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from libreyolo.data.counterparts import composed, folder_and_stem, label_paths, text_files
-from libreyolo.data.dataset_yaml import DatasetYaml
+from libreyolo.data.dataset_yaml import SPLITS, DatasetYaml
 from libreyolo.data.sources import list_pictures
 from libreyolo.errors import UserError
 
@@ -33,17 +33,18 @@ def stray_labels(pictures: Sequence[str], labels: Sequence[str]) -> list[str]:
     return found
 
 
-def stray_note(description: DatasetYaml, pictures: Sequence[str]) -> str:
-    """Return what a training says of its pictures (all that are to have label files) that have none while label files have no picture; "" where both
-    can't belong together."""
+def stray_note(description: DatasetYaml, pictures: Sequence[str], splits: Collection[str]) -> str:
+    """Return what is to be said of the pictures of `splits` (all that are to have label files) that have none while label files have no picture; ""
+    where both can't belong together, or where the pictures of the other splits, whose files these may be, can't be listed."""
     labels = label_paths(pictures)
     num_missing = sum(not Path(label).exists() for label in labels)
     strays = stray_labels(pictures, labels) if num_missing else []
-    if strays and description.sources["test"]:
+    if strays:
         try:
-            strays = sorted(set(strays) - set(label_paths(list_pictures(description, "test").pictures)))
-        except UserError:  # told when the test pictures are asked for
+            others = [picture for split in SPLITS if split not in splits for picture in list_pictures(description, split).pictures]
+        except UserError:  # told when those pictures are asked for
             return ""
+        strays = sorted(set(strays) - set(label_paths(others)))
     if not strays:
         return ""
     found = f"pictures without a label file: {num_missing}, label files without a picture: {len(strays)} (for example {strays[0]})"

@@ -105,12 +105,13 @@ class Trainer:
         self.interruption = interruption or Interruption()
         self.profiler: StepProfiler | None = None
         self.history: list[EpochSummary] = []
-        self.stopped_by = ""  # who ended the run before its last epoch; the same on every rank
+        self.stopped_by = ""  # who or what ended the run before its last step; the same on every rank
         self.earlier_losses: dict[str, Any] | None = None  # of the epoch in whose middle the resumed run ended
         self._losses = LossLog(step.device)
         self._system: dict[str, float] = {}
         self._under_way: _UnderWay | None = None
         self._leaving = False
+        self._cut = False  # max_steps ended the newest epoch before its last batch
         self._refused_in_a_row = 0
 
     def fit(self) -> list[EpochSummary]:
@@ -124,8 +125,8 @@ class Trainer:
                     raise Interrupted(number)
         if self.progress.skipped_steps and not self.progress.global_step and self.completed:
             raise AgreedError(f"Not one of the {self.progress.skipped_steps} steps moved the weights, because the loss was never finite: {REMEDY}.")
-        if self._at_end():
-            self.stopped_by = ""  # it would have ended here anyway
+        if self._at_end():  # it would have ended here anyway
+            self.stopped_by = f"max_steps={self.plan.max_steps}" if self._cut or self.progress.epoch < self.plan.epochs else ""
         elif self._ended_by_patience():
             waited = self.progress.epoch - self.progress.best_epoch
             self.stopped_by = f"patience (no better {self.task.best_metric} for {waited} epochs)"
@@ -185,6 +186,7 @@ class Trainer:
                 break
         self.step.norms.take()
         self._settle(epoch, reports, started)
+        self._cut = self._out_of_steps() and self.progress.step_in_epoch < self.train_loader.steps(epoch)
         if self._leaving and not self._out_of_steps():
             self._leave()
         final = self._losses.read()
@@ -317,6 +319,8 @@ class Trainer:
         losses, num_batches, done = self._losses, self.train_loader.steps(epoch), self.progress.step_in_epoch
         elapsed = max(time.perf_counter() - started, 1e-9)
         remaining = (self.plan.epochs - epoch) * num_batches - done
+        if self.plan.max_steps is not None:
+            remaining = min(remaining, max(self.plan.max_steps - self._taken(), 0) * self.plan.accumulate)
         trained = (losses.windows - losses.windows_before) * self.plan.accumulate
         return StepEnd(
             epoch=epoch + 1,
@@ -331,9 +335,11 @@ class Trainer:
             gpu_memory_gb=torch.cuda.max_memory_reserved(self.step.device) / 1e9 if self.step.device.type == "cuda" else 0.0,
         )
 
+    def _taken(self) -> int:
+        return self.progress.global_step + self.progress.skipped_steps + (self._under_way is not None)
+
     def _out_of_steps(self) -> bool:
-        taken = self.progress.global_step + self.progress.skipped_steps + (self._under_way is not None)
-        return self.plan.max_steps is not None and taken >= self.plan.max_steps
+        return self.plan.max_steps is not None and self._taken() >= self.plan.max_steps
 
     def _at_end(self) -> bool:
         """Return whether the plan ends here: the last epoch, or the last step."""

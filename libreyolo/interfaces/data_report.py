@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from libreyolo.errors import UserError
+
 Level = Literal["error", "warning", "note"]
 
 
@@ -46,6 +48,10 @@ class DataReport:
     def add(self, level: Level, split: str, what: str, places: tuple[str, ...] | list[str] = ()) -> None:
         """Note a finding."""
         self.findings.append(Finding(level, split, what, tuple(places)))
+
+    def refuse(self, split: str, error: UserError, places: Sequence[str] = ()) -> None:
+        """Note what a training would stop at, in its words."""
+        self.add("error", split, str(error).rstrip("."), list(places))
 
     def add_all(self, level: Level, split: str, what: str, places: Sequence[str]) -> None:
         """Note "what: how many" where there are any."""

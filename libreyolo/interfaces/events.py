@@ -105,7 +105,7 @@ class CheckpointSaved(Event):
 
 @dataclass(frozen=True)
 class TrainEnd(Event):
-    """After the last epoch (or an early stop); `result` is what train() returns, `result["stopped_by"]` who ended it before its last epoch.
+    """After the last epoch (or an early stop); `result` is what train() returns, `result["stopped_by"]` who or what ended it before its last step.
 
     completed: False where stop_after_epoch left some to train.
     """

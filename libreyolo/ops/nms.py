@@ -50,6 +50,25 @@ def select_candidates(
     return Candidates(boxes[anchor[order]], score[order], label[order])
 
 
+def detections_of(
+    boxes_BA4: Tensor,
+    scores_BAC: Tensor,
+    *,
+    conf: float,
+    iou: float,
+    max_det: int,
+    multi_label: bool = True,
+    classes: Sequence[int] | None = None,
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return what `select_candidates` and then `class_wise_nms` leave of each picture: boxes [D, 4], scores [D], labels [D], D <= max_det."""
+    found = []
+    for boxes, scores in zip(boxes_BA4, scores_BAC, strict=True):
+        candidates = select_candidates(boxes, scores, conf=conf, multi_label=multi_label, classes=classes)
+        kept = class_wise_nms(candidates, iou=iou, max_det=max_det)
+        found.append((kept.boxes, kept.scores, kept.labels))
+    return found
+
+
 def class_wise_nms(candidates: Candidates, *, iou: float, max_det: int) -> Candidates:
     """Return what is left, best first and at most `max_det`, after dropping boxes that overlap a better one of their class by more
     than `iou`.

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from libreyolo.errors import UserError
+
+
+def convolution_shape(state: Mapping[str, Tensor], name: str, family: str) -> torch.Size:
+    """Return the shape of a convolution's weight, of four sides. Raises UserError where `state` has none of that name."""
+    if name not in state or state[name].ndim != 4:
+        raise UserError(f"These weights are not {family}: they have no convolution {name}.")
+    return state[name].shape
 
 
 def require_same(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], family: str) -> None:

@@ -103,7 +103,7 @@ class Recipe:
     save_period: int = key(10, "keep epoch_N.pt every this many epochs; 0: only last.pt and best.pt")
     resume: Any = key(False, "false; true or auto: go on from the newest last.pt; a path: go on from that run or checkpoint")
     project: str = key("outputs", "folder of run directories")
-    name: str = key("exp", "name of the run directory (Python door)")
+    name: str = key("exp", "name of the run directory in Python; on the command line: hydra.run.dir=outputs/NAME")
     exist_ok: bool = key(False, "write into a directory that already holds a run")
     log_interval: int = key(10, "optimiser steps between two reports of the loss")
     loggers: list[str] = key(["csv"], "any of csv (always written), tensorboard, wandb, mlflow; in Python also objects of your own")

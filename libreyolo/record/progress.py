@@ -12,6 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from libreyolo.errors import counted
 from libreyolo.interfaces.events import EpochEnd, Listener, StepEnd, TrainEnd, TrainFailed, TrainStart, ValidationEnd
 from libreyolo.record.summary import best_text, end_text, headlines
 from libreyolo.record.tables import read_results
@@ -44,9 +45,8 @@ class ProgressListener(Listener):
         self._start, self._epochs = event, event.epochs
         self._shown, self._said_at, self._row, self._best = (0, 0), -math.inf, {}, ""
         where = f", resumed after epoch {event.start_epoch}" if event.start_epoch else ""
-        processes = "1 process" if event.world_size == 1 else f"{event.world_size} processes"
-        epochs = "1 epoch" if event.epochs == 1 else f"{event.epochs} epochs"
-        log.info("Training %s of %d steps on %s%s; results go to %s", epochs, event.steps_per_epoch, processes, where, event.run_dir)
+        ranks, epochs = counted(event.world_size, "rank"), counted(event.epochs, "epoch")
+        log.info("Training %s of %d steps on %s%s; results go to %s", epochs, event.steps_per_epoch, ranks, where, event.run_dir)
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             # Drawn only when something happened: no thread of its own beside the training.
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=40), MofNCompleteColumn())
@@ -106,7 +106,7 @@ class _EpochBar(Progress):
 
 def _step_text(event: StepEnd) -> str:
     parts = [f"{name} {value:.4g}" for name, value in event.losses.items()]
-    parts += [f"lr {event.lr:.3g}", f"{event.images_per_second:.0f} images/s", f"waiting {100 * event.waiting_share:.0f} %"]
+    parts += [f"lr {event.lr:.3g}", f"{event.images_per_second:.0f} images/s", f"data wait {100 * event.waiting_share:.0f} %"]
     if event.gpu_memory_gb > 0:
         parts.append(f"{event.gpu_memory_gb:.1f} GB")
     return "  ".join([*parts, f"ETA {duration(event.eta_seconds)}"])

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from libreyolo.interfaces.batch import DetectionBatch, Detections
 from libreyolo.interfaces.input import InputSpec
-from libreyolo.interfaces.term import Term
 from libreyolo.metrics.detection import DetectionMetric
-from libreyolo.ops.input import apply_input_spec
+from libreyolo.tasks.criterion import CriterionTask
 
 # Index of a picture -> its boxes [k, 4] xyxy in original pixels and its class ids [k].
 Truth = Callable[[int], tuple[np.ndarray, np.ndarray]]
@@ -22,7 +20,7 @@ Truth = Callable[[int], tuple[np.ndarray, np.ndarray]]
 Detect = Callable[..., list[tuple[Tensor, Tensor, Tensor]]]
 
 
-class DetectionTask:
+class DetectionTask(CriterionTask[DetectionBatch]):
     """Three verbs for one detector.
 
     criterion: the family's loss; detect: the family's decode. `conf` and `iou` are those of evaluation (low, so that the whole precision-recall
@@ -51,23 +49,6 @@ class DetectionTask:
         self.conf, self.iou, self.max_det, self.classes = conf, iou, max_det, classes
         self.eval_max_det = eval_max_det or max_det
 
-    def facts(self, batch: DetectionBatch) -> dict[str, int]:
-        """Return what the family's forward needs to know of the whole batch."""
-        return dict(self.criterion.facts(batch))
-
-    def target_stats(self, batch: DetectionBatch) -> dict[str, Tensor]:
-        """Return the normalisers that boxes alone decide, where the family has such."""
-        return dict(self.criterion.target_stats(batch))
-
-    def terms(self, net: nn.Module, batch: DetectionBatch, facts: dict[str, int]) -> dict[str, Term]:
-        """Run the training forward and the family's loss."""
-        prepared = self._prepare(batch)
-        return dict(self.criterion.terms(net(*self.criterion.inputs(prepared, facts)), prepared))
-
-    def forward(self, net: nn.Module, batch: DetectionBatch) -> Any:
-        """Return the network's output for evaluation."""
-        return net(self._prepare(batch).images)
-
     def decode(self, output: Any, batch: DetectionBatch) -> list[Detections]:
         """Return detections in pixels of the original pictures, clipped to them."""
         content = content_of(batch).to(batch.images.device, non_blocking=True)
@@ -78,9 +59,6 @@ class DetectionTask:
         """Return a fresh accumulator over the validation pictures. Needs `truth`."""
         assert self.truth is not None, "a task that is judged needs the truth"
         return DetectionMetric(self.names, self.truth, num_pictures=self.num_pictures, max_det=self.eval_max_det)
-
-    def _prepare(self, batch: DetectionBatch) -> DetectionBatch:
-        return replace(batch, images=apply_input_spec(batch.images, self.spec))
 
 
 def content_of(batch: DetectionBatch) -> Tensor:

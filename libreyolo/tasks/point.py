@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from libreyolo.interfaces.batch import DetectionBatch, Points
 from libreyolo.interfaces.input import InputSpec
-from libreyolo.interfaces.term import Term
 from libreyolo.metrics.point import PointMetric
-from libreyolo.ops.input import apply_input_spec
+from libreyolo.tasks.criterion import CriterionTask
 
 # (network output, conf, radii, classes) -> cells, scores, labels and which stay at which radius of every picture, best first.
 Locate = Callable[..., list[tuple[Tensor, Tensor, Tensor, Tensor]]]
 
 
-class PointTask:
+class PointTask(CriterionTask[DetectionBatch]):
     """Three verbs for one point network.
 
     criterion: the family's loss; locate: the family's decode; stride: side of its cells in input pixels. thresholds, radii, tolerance: what an
@@ -46,23 +44,6 @@ class PointTask:
         self.thresholds, self.radii, self.tolerance = list(thresholds), list(radii), tolerance
         self.num_pictures, self.max_det, self.classes = num_pictures, max_det, classes
 
-    def facts(self, batch: DetectionBatch) -> dict[str, int]:
-        """Return what the family's forward needs to know of the whole batch."""
-        return dict(self.criterion.facts(batch))
-
-    def target_stats(self, batch: DetectionBatch) -> dict[str, Tensor]:
-        """Return the normalisers that boxes alone decide, where the family has such."""
-        return dict(self.criterion.target_stats(batch))
-
-    def terms(self, net: nn.Module, batch: DetectionBatch, facts: dict[str, int]) -> dict[str, Term]:
-        """Run the training forward and the family's loss."""
-        prepared = self._prepare(batch)
-        return dict(self.criterion.terms(net(*self.criterion.inputs(prepared, facts)), prepared))
-
-    def forward(self, net: nn.Module, batch: DetectionBatch) -> Any:
-        """Return the network's output for evaluation."""
-        return net(self._prepare(batch).images)
-
     def decode(self, output: Any, batch: DetectionBatch) -> list[Points]:
         """Return every point above the lowest threshold that stays at some radius, in pixels of the original pictures."""
         found = self.locate(output, conf=min(self.thresholds), radii=self.radii, classes=self.classes)
@@ -78,9 +59,6 @@ class PointTask:
             radii=self.radii,
             tolerance=self.tolerance,
         )
-
-    def _prepare(self, batch: DetectionBatch) -> DetectionBatch:
-        return replace(batch, images=apply_input_spec(batch.images, self.spec))
 
     def _to_original(self, cells: Tensor, scores: Tensor, labels: Tensor, kept: Tensor, to_input: Tensor) -> Points:
         """Move to the host, keep the `max_det` best of every radius, and undo (x_input = s * x + t) for the cells' centres."""

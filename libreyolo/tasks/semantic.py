@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from libreyolo.interfaces.batch import SemanticBatch
 from libreyolo.interfaces.input import InputSpec
-from libreyolo.interfaces.term import Term
 from libreyolo.metrics.semantic import SemanticMetric
-from libreyolo.ops.input import apply_input_spec
 from libreyolo.ops.pixels import class_map
+from libreyolo.tasks.criterion import CriterionTask
 
 
-class SemanticTask:
+class SemanticTask(CriterionTask[SemanticBatch]):
     """Three verbs for one segmenter.
 
     criterion: the family's loss; None where nothing is trained. class_logits: the family's decode, from the network's evaluation output to
@@ -27,23 +25,6 @@ class SemanticTask:
 
     def __init__(self, *, criterion: Any, class_logits: Callable[[Any], Tensor], spec: InputSpec, names: dict[int, str], samples: int = 0) -> None:
         self.criterion, self.class_logits, self.spec, self.names, self.samples = criterion, class_logits, spec, names, samples
-
-    def facts(self, batch: SemanticBatch) -> dict[str, int]:
-        """Return what the family's forward needs to know of the whole batch."""
-        return dict(self.criterion.facts(batch))
-
-    def target_stats(self, batch: SemanticBatch) -> dict[str, Tensor]:
-        """Return the normalisers that masks alone decide."""
-        return dict(self.criterion.target_stats(batch))
-
-    def terms(self, net: nn.Module, batch: SemanticBatch, facts: dict[str, int]) -> dict[str, Term]:
-        """Run the forward and the family's loss."""
-        prepared = self._prepare(batch)
-        return dict(self.criterion.terms(net(*self.criterion.inputs(prepared, facts)), prepared))
-
-    def forward(self, net: nn.Module, batch: SemanticBatch) -> Any:
-        """Return the network's output for evaluation."""
-        return net(self._prepare(batch).images)
 
     def decode(self, output: Any, batch: SemanticBatch) -> list[Tensor]:
         """Return each picture's class map, uint8 [h, w] on the CPU, at the picture's original size.
@@ -60,9 +41,6 @@ class SemanticTask:
     def metric(self) -> SemanticMetric:
         """Return a fresh accumulator."""
         return SemanticMetric(self.names, samples=self.samples)
-
-    def _prepare(self, batch: SemanticBatch) -> SemanticBatch:
-        return replace(batch, images=apply_input_spec(batch.images, self.spec))
 
 
 def _shown(logits: Tensor, content: list[int], input_hw: tuple[int, int]) -> Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from libreyolo import command_line, door, schema
 from libreyolo.errors import UserError
+from libreyolo.place import Place
 from libreyolo.record.shell import quoted
 from tests.conf.conftest import Compose, told
 
@@ -129,6 +132,12 @@ def test_a_reference_that_leads_nowhere_names_its_key(composed: Compose) -> None
     assert told(composed, "data=${oc.env:LIBREYOLO_NOT_THERE}") == (
         "data: KeyError raised while resolving interpolation: \"Environment variable 'LIBREYOLO_NOT_THERE' not found\"."
     )
+
+
+def test_a_run_directory_s_name_from_python_is_answered_with_hydra_s_key() -> None:
+    config = {"family": "yolo9", "size": "t", "project": "my runs", "name": "mine"}
+    with pytest.raises(UserError, match=r"^name=mine names a run directory in Python only; on the command line say hydra.run.dir='my runs/mine'.$"):
+        door.train_from_config(config, ["name=mine"], Place(Path.cwd()))
 
 
 def test_every_preset_and_key_is_known_to_the_command_line() -> None:

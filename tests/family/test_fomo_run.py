@@ -66,7 +66,7 @@ def test_two_ranks_train_the_model_that_one_trains(trained: Trained) -> None:
     rows = [read_results(run.folder / "results.csv") for run in (trained.straight, trained.spawned)]
     for one, other in zip(*rows, strict=True):
         assert float(other["train/ce_loss"]) == pytest.approx(float(one["train/ce_loss"]), rel=1e-3)  # type: ignore[arg-type]
-    assert "2 rank(s) on cpu" in trained.spawned.log
+    assert "2 ranks on cpu" in trained.spawned.log
 
 
 @pytest.mark.parametrize("name", ["straight", "spawned"])

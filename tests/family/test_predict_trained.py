@@ -95,6 +95,7 @@ def test_it_predicts_and_what_it_saves_predicts_the_same(tuned: Tuned) -> None:
 def test_the_shell_validates_and_predicts(tuned: Tuned, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["val", str(tuned.best), "--workers", "0", "--device", "cpu"]) == 0
     printed = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert (printed["speed/images_seen"], printed["metrics/max_det"]) == ("4", "300")  # counts are no fractions
     rows = read_results(tuned.best.parents[1] / "results.csv")
     best = max(float(r["metrics/mAP50-95"]) for r in rows)
     assert float(printed["metrics/mAP50-95"]) == pytest.approx(best, abs=1e-4)
@@ -106,6 +107,9 @@ def test_the_shell_validates_and_predicts(tuned: Tuned, tmp_path: Path, capsys: 
     assert lines[0].startswith(f"{source / '100.png' if (source / '100.png').exists() else source / '0.png'}: ")
     assert all("red" in line or "blue" in line for line in lines[:4])
     assert len(list(drawn.iterdir())) == 4
+    two = [str(path) for path in sorted(source.iterdir())[:2]]  # what a shell makes of photos/*.png
+    assert main(["predict", str(tuned.best), *two, "--save", str(drawn), "--device", "cpu"]) == 0
+    assert [line.split(": ")[0] for line in capsys.readouterr().out.splitlines()] == [*two, "Pictures"]
 
 
 @pytest.mark.parametrize(
@@ -135,3 +139,6 @@ def test_the_help_shows_commands_that_work(capsys: pytest.CaptureFixture[str]) -
     with pytest.raises(SystemExit) as ended:
         main(["predict"])
     assert ended.value.code == 2
+    with pytest.raises(SystemExit):
+        main([])
+    assert "required: {check,val,predict,report}" in capsys.readouterr().err

@@ -147,7 +147,8 @@ def test_drawn_pictures_are_saved_under_their_own_names(model: LibreYOLO, pictur
     ("source", "settings", "sentence"),
     [
         ("nowhere.jpg", {}, r"nowhere\.jpg: no such picture, folder or pattern \(looked at .*nowhere\.jpg\)"),
-        ("empty", {}, r"empty holds no picture \("),
+        ("empty", {}, r"empty holds no picture \(.*\)\.$"),
+        ("outer", {}, r"outer holds no picture \(.*\); for those in its folders give a pattern: .*outer/\*\*/\*\.jpg\.$"),
         ("empty/*.jpg", {}, r"no such picture, folder or pattern"),
         ("text.jpg", {}, r"text\.jpg is no usable picture: it is not a picture"),
         (np.zeros((4, 4), np.uint8), {}, r"uint8 with shape \[H, W, 3\] in RGB order, not uint8 \[4, 4\]"),
@@ -181,6 +182,7 @@ def test_what_cannot_be_predicted_is_told(
     source: Any, settings: dict[str, Any], sentence: str, model: LibreYOLO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "empty").mkdir()
+    (tmp_path / "outer" / "inner").mkdir(parents=True)
     for folder, names in (("broken", ("a.jpg", "b.png")), ("phone", ("a.heic", "._a.jpg"))):
         (tmp_path / folder).mkdir()
         for name in names:

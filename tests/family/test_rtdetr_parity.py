@@ -23,10 +23,10 @@ from tests.family.parity.fill import CROWDED, TARGETS, fill, pictures
 RECORD: dict[str, Any] = json.loads((compare.DATA / "rtdetr.json").read_text())
 SIDE = 128
 LARGE = ("r50", "r101", "l", "x", "r34", "r50m")
-BY_SIZE = [pytest.param(size, marks=pytest.mark.slow if size in LARGE else ()) for size in network.SIZES]
+BY_SIZE = [pytest.param(size, marks=pytest.mark.slow if size in LARGE else ()) for size in network.PLANS]
 
 
-@pytest.mark.parametrize("size", network.SIZES)
+@pytest.mark.parametrize("size", network.PLANS)
 def test_names_and_shapes_are_those_of_the_published_weights(size: str) -> None:
     with torch.device("meta"):
         net = network.build(size, 80)

@@ -146,7 +146,7 @@ def test_two_ranks_started_by_train_py_judge_as_one_does(tmp_path: Path, monkeyp
     }  # fmt: skip
     answer = train_py(*(f"{k}={str(v) if isinstance(v, Path) else str(v).lower()}" for k, v in keys.items()), cwd=tmp_path)
     assert answer.code == 0, answer.stderr
-    assert "2 rank(s) on cpu" in (tmp_path / "run" / "train.log").read_text()
+    assert "2 ranks on cpu" in (tmp_path / "run" / "train.log").read_text()
     with (tmp_path / "run" / "results.csv").open(newline="") as file:
         [row] = list(csv.DictReader(file))
     assert row["speed/images_seen"] == "3.0"

@@ -15,10 +15,19 @@ from libreyolo.interfaces.term import Term
 from libreyolo.models.yolox.loss import YOLOXLoss, shifts_to
 from libreyolo.models.yolox.network import YOLOX, build
 from tests.family.batches import Row, detection_batch
-from tests.family.parity.fill import CROWDED, TARGETS, fill, pictures
+from tests.family.parity.fill import TARGETS, pictures
+from tests.family.sums_of_pictures import (
+    SIDE,
+    assert_a_batch_is_the_sum_of_its_pictures,
+    assert_a_padded_repeat_counts_in_no_sum,
+    assert_two_ranks_have_the_gradient_of_one_process,
+    gradients,
+    number,
+    total_of,
+    trained_without_statistics,
+)
 
 NC = 80
-SIDE = 96
 ALL = {"iou", "obj", "cls", "l1"}
 LAST: dict[str, Any] = {"epochs": 1, "no_aug_epochs": 1}
 
@@ -26,13 +35,7 @@ LAST: dict[str, Any] = {"epochs": 1, "no_aug_epochs": 1}
 @pytest.fixture(scope="module")
 def net() -> YOLOX:
     """Size n, training except for BatchNorm, so that a picture's output does not depend on its neighbours."""
-    net = build("n", NC)
-    fill(net)
-    net.train()
-    for module in net.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.eval()
-    return net.double()
+    return trained_without_statistics(build("n", NC))
 
 
 def terms_of(net: YOLOX, images: Tensor, targets: list[list[Row]], *, weight: list[float] | None = None, **settings: Any) -> dict[str, Term]:
@@ -41,52 +44,16 @@ def terms_of(net: YOLOX, images: Tensor, targets: list[list[Row]], *, weight: li
     return loss.terms(net(*loss.inputs(batch, loss.facts(batch))), batch)
 
 
-def total_of(terms: dict[str, Term], stats: dict[str, Tensor]) -> Tensor:
-    return sum((term.total * term.scale(stats[name]) for name, term in terms.items()), torch.zeros(()))
-
-
-def number(value: Tensor) -> float:
-    return float(value.detach())
-
-
-def gradients(value: Tensor, net: YOLOX) -> Tensor:
-    return torch.cat([grad.flatten() for grad in torch.autograd.grad(value, list(net.parameters()), retain_graph=True)])
-
-
 def test_a_batch_is_the_sum_of_its_pictures(net: YOLOX) -> None:
-    images = pictures(SIDE, SIDE, count=3).double()
-    whole = terms_of(net, images, CROWDED)
-    parts = [terms_of(net, images[i : i + 1], CROWDED[i : i + 1]) for i in range(3)]
-    assert set(whole) == ALL
-    for name, term in whole.items():
-        assert number(term.total) == pytest.approx(sum(number(part[name].total) for part in parts), rel=1e-6)
-        assert number(term.stats) == pytest.approx(sum(number(part[name].stats) for part in parts), rel=1e-6)
-        assert not term.stats.requires_grad
+    assert_a_batch_is_the_sum_of_its_pictures(net, terms_of, ALL)
 
 
 def test_two_ranks_have_the_gradient_of_one_process(net: YOLOX) -> None:
-    """Rank 0 sees three boxes, rank 1 one box: per-rank means would differ, sums scaled by the global stats don't."""
-    images = pictures(SIDE, SIDE).double()
-    one = terms_of(net, images, TARGETS)
-    expected = gradients(total_of(one, {name: term.stats for name, term in one.items()}), net)
-    ranks = [terms_of(net, images[i : i + 1], TARGETS[i : i + 1]) for i in range(2)]
-    summed = {name: ranks[0][name].stats + ranks[1][name].stats for name in ALL}
-    found = sum(gradients(total_of(rank, summed), net) for rank in ranks)
-    assert isinstance(found, Tensor)
-    assert float((found - expected).norm() / expected.norm()) < 1e-6
-    means = sum(gradients(total_of(rank, {name: rank[name].stats for name in ALL}), net) for rank in ranks)
-    assert float((means / 2 - expected).norm() / expected.norm()) > 1e-2, "the case is too easy to tell sums from means"
+    assert_two_ranks_have_the_gradient_of_one_process(net, terms_of)
 
 
 def test_a_padded_repeat_counts_in_no_sum(net: YOLOX) -> None:
-    images = pictures(SIDE, SIDE).double()
-    real = terms_of(net, images[:1], TARGETS[:1])
-    padded = terms_of(net, images, TARGETS, weight=[1.0, 0.0])
-    for name, term in real.items():
-        assert number(padded[name].total) == pytest.approx(number(term.total), rel=1e-9)
-        assert number(padded[name].stats) == pytest.approx(number(term.stats), rel=1e-9)
-    nothing = terms_of(net, images, TARGETS, weight=[0.0, 0.0])
-    assert all(number(term.total) == 0 and number(term.stats) == 0 for term in nothing.values())
+    assert_a_padded_repeat_counts_in_no_sum(net, terms_of)
 
 
 def test_no_object_gives_background_loss_only_and_a_gradient_for_every_parameter(net: YOLOX) -> None:

@@ -88,7 +88,7 @@ def test_it_trains_on_two_ranks_with_finite_numbers_and_not_a_byte_of_it_changes
     assert "3 skipped" in log
     for name in ("zero.jpg", "page.jpg", "cut.jpg"):
         assert f"{name}: " in log
-    assert "2 rank(s)" in log
+    assert "2 ranks" in log
     # Names never become part of a path: what a run leaves is the same for any names.
     written = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert written and all(p.is_relative_to(folder) for p in written)

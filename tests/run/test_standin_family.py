@@ -112,6 +112,6 @@ def test_one_folder_and_one_yaml_train_through_every_door(copy: Path) -> None:
     assert found["val"] == pytest.approx(found["best"], abs=1e-9)
     alone, ranks = (torch.load(copy / name / "weights" / "last.pt", weights_only=True) for name in ("alone", "torchrun"))
     assert (alone["model_family"], alone["config"]["side_gain"], ranks["config"]["side_gain"]) == ("standin", 0.4, 0.5)
-    assert "2 rank(s) on cpu" in (copy / "torchrun" / "train.log").read_text()
+    assert "2 ranks on cpu" in (copy / "torchrun" / "train.log").read_text()
     assert (copy / "alone" / "plots" / "predictions.png").is_file()
     assert added(copy) == folder | {"conf/model/standina.yaml"}

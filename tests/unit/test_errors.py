@@ -7,7 +7,7 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libreyolo.errors import UserError, printable
+from libreyolo.errors import UserError, counted, printable
 
 
 @given(st.text())
@@ -22,6 +22,10 @@ def test_any_text_becomes_one_line_without_controls_and_is_then_left_alone(text:
 @given(st.text(st.characters(exclude_categories=["C", "Zl", "Zp"])))
 def test_letters_of_any_script_stay_as_they_are(text: str) -> None:
     assert printable(text) == text
+
+
+def test_one_is_counted_as_one_and_none_and_two_as_many() -> None:
+    assert [counted(number, "rank") for number in (0, 1, 2)] == ["0 ranks", "1 rank", "2 ranks"]
 
 
 def test_an_error_about_a_hostile_name_is_one_line_and_survives_the_way_to_another_process() -> None:

@@ -50,6 +50,10 @@ def test_an_error_of_the_machine_is_a_sentence_at_the_hydra_door_too() -> None:
         assert door.sentence(error) is None
 
 
+def test_a_folder_that_is_gone_is_not_said_to_forbid_anything(tmp_path: Path) -> None:
+    assert want_of_the_machine(OSError(errno.EPERM, "Operation not permitted"), tmp_path / "removed") is None
+
+
 def test_a_write_that_failed_names_the_folders_that_are_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     usage = shutil.disk_usage(tmp_path)

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from libreyolo.errors import UserError
-from libreyolo.ops.state import require_same
+from libreyolo.nn.build_checks import check_build
+from libreyolo.ops.state import convolution_shape, require_same
 
 STRIDE = 8
 EXPANSION = 6  # hidden channels of an inverted residual over its input's
@@ -40,10 +41,7 @@ WIDTHS = {"s": Widths(16, 8, 8, 16), "m": Widths(16, 8, 16, 16), "l": Widths(32,
 
 def build(size: str, nc: int) -> FOMO:
     """Return a freshly initialised network. size: "s", "m" or "l". nc: number of classes, at least 1."""
-    if size not in WIDTHS:
-        raise UserError(f"fomo has no size {size!r}; use one of {', '.join(WIDTHS)}.")
-    if nc < 1:
-        raise UserError(f"fomo needs at least 1 class, not nc={nc}; name the classes in the data file.")
+    check_build("fomo", size, WIDTHS, nc)
     return FOMO(size, nc)
 
 
@@ -52,8 +50,8 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
     Reads names and shapes alone. Raises UserError naming the first tensor that is missing, of another shape, or not part of the network.
     """
-    quarter = _channels(state, "backbone.block_1.conv.2.0.weight")
-    logits = _channels(state, "head.weight")
+    quarter = convolution_shape(state, "backbone.block_1.conv.2.0.weight", "fomo")[0]
+    logits = convolution_shape(state, "head.weight", "fomo")[0]
     sizes = [size for size, widths in WIDTHS.items() if widths.quarter == quarter]
     if not sizes or logits < 2:
         raise UserError(f"These weights are not fomo: no size has {quarter} channels in backbone.block_1 and {logits} in head.")
@@ -131,10 +129,3 @@ class FOMO(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return cast(Tensor, self.head(self.backbone(images)))
-
-
-def _channels(state: Mapping[str, Tensor], name: str) -> int:
-    """Return the output channels of a convolution's weight."""
-    if name not in state or state[name].ndim != 4:
-        raise UserError(f"These weights are not fomo: they have no convolution {name}.")
-    return state[name].shape[0]

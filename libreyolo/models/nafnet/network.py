@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from libreyolo.errors import UserError
+from libreyolo.nn.build_checks import check_build
 from libreyolo.nn.local_mean import LocalMean
 from libreyolo.ops.state import require_same
 
@@ -39,8 +40,7 @@ STANDARD = Layout((1, 1, 1, 28), 1, (1, 1, 1, 1))
 
 def build(size: str, nc: int = 0, layout: Layout = STANDARD) -> NAFNet:
     """Return a freshly initialised network. size: "s" or "l". nc: not used, pictures that are restored have no classes."""
-    if size not in WIDTHS:
-        raise UserError(f"nafnet has no size {size!r}; use one of {', '.join(WIDTHS)}.")
+    check_build("nafnet", size, WIDTHS)
     return NAFNet(WIDTHS[size], layout)
 
 

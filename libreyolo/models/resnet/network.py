@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from libreyolo.errors import UserError
+from libreyolo.nn.build_checks import check_build
 from libreyolo.ops.state import require_same
 
 STEM = 64
@@ -41,10 +42,7 @@ SCALES = {
 
 def build(size: str, nc: int) -> ResNet:
     """Return a freshly initialised network. size: "18", "34", "50" or "101". nc: number of classes, at least 1."""
-    if size not in SCALES:
-        raise UserError(f"resnet has no size {size!r}; use one of {', '.join(SCALES)}.")
-    if nc < 1:
-        raise UserError(f"resnet needs at least 1 class, not nc={nc}.")
+    check_build("resnet", size, SCALES, nc)
     return ResNet(size, nc)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from libreyolo.errors import UserError
 from libreyolo.models.rtdetr.decoder import Decoder, Layers
+from libreyolo.nn.build_checks import check_build
 from libreyolo.nn.denoising import Denoising, no_queries
 from libreyolo.nn.hgnetv2 import HGNetv2
 from libreyolo.nn.hybrid_encoder import HybridEncoder
@@ -45,7 +46,6 @@ PLANS: Mapping[str, Plan] = {
     "l": Plan("l"),
     "x": Plan("x", width=384, hidden=2048),
 }
-SIZES = tuple(PLANS)
 MOST_LAYERS = max(plan.num_layers for plan in PLANS.values())
 
 # The only modules whose tensors depend on the number of classes: a transfer makes exactly these anew.
@@ -71,12 +71,9 @@ class RTDETROutput(NamedTuple):
 def build(size: str, nc: int, *, frozen_backbone_norm: bool = False) -> RTDETR:
     """Return a freshly initialised network.
 
-    size: one of SIZES. nc: number of classes, at least 1. frozen_backbone_norm: the backbone's stem and BatchNorm need no gradient.
+    size: a key of PLANS. nc: number of classes, at least 1. frozen_backbone_norm: the backbone's stem and BatchNorm need no gradient.
     """
-    if size not in PLANS:
-        raise UserError(f"rtdetr has no size {size!r}; use one of {', '.join(SIZES)}.")
-    if nc < 1:
-        raise UserError(f"rtdetr needs at least 1 class, not nc={nc}; name the classes in the data file.")
+    check_build("rtdetr", size, PLANS, nc)
     net = RTDETR(size, nc)
     if frozen_backbone_norm:
         still = [net.backbone.stem, *(m for m in net.backbone.modules() if isinstance(m, nn.BatchNorm2d))]

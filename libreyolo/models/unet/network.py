@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from libreyolo.errors import UserError
-from libreyolo.ops.state import require_same
+from libreyolo.nn.build_checks import check_build
+from libreyolo.ops.state import convolution_shape, require_same
 
 WIDTHS = {"s": 64}  # channels of the first level
 NUM_LEVELS = 5
@@ -29,10 +30,7 @@ _CLASSES = "decode_head.conv_seg.weight"
 
 def build(size: str, nc: int, *, width: int | None = None) -> UNet:
     """Return a freshly initialised network. size: "s". nc: number of classes, at least 1. width: of the first level; None: the size's own."""
-    if size not in WIDTHS:
-        raise UserError(f"unet has no size {size!r}; use one of {', '.join(WIDTHS)}.")
-    if nc < 1:
-        raise UserError(f"unet needs at least 1 class, not nc={nc}; name the classes in the data file.")
+    check_build("unet", size, WIDTHS, nc)
     return UNet(nc, WIDTHS[size] if width is None else width)
 
 
@@ -41,13 +39,10 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
     Reads names and shapes alone. Raises UserError naming the first tensor that is missing, of another shape, or not part of the network.
     """
-    for name in (_STEM, _CLASSES):
-        if name not in state or state[name].ndim != 4:
-            raise UserError(f"These weights are not unet: they have no convolution {name}.")
-    size = next((code for code, width in WIDTHS.items() if width == state[_STEM].shape[0]), None)
+    stem, nc = (convolution_shape(state, name, "unet")[0] for name in (_STEM, _CLASSES))
+    size = next((code for code, width in WIDTHS.items() if width == stem), None)
     if size is None:
-        raise UserError(f"These weights are not unet: {_STEM} has {state[_STEM].shape[0]} channels, which is no size of it.")
-    nc = state[_CLASSES].shape[0]
+        raise UserError(f"These weights are not unet: {_STEM} has {stem} channels, which is no size of it.")
     with torch.device("meta"):
         expected = build(size, nc).state_dict()
     require_same(state, expected, f"unet-{size}")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from libreyolo.models.yolo9.network import REG_MAX, STRIDES, YOLO9Output
 from libreyolo.ops.boxes import clip_boxes_to, distances_to_xyxy, grid_centres
-from libreyolo.ops.nms import class_wise_nms, select_candidates
+from libreyolo.ops.nms import detections_of
 
 
 def flatten(maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -64,9 +64,4 @@ def detect(
     boxes_BA4, scores_BAC = decode(output)
     if content is not None:
         boxes_BA4 = clip_boxes_to(boxes_BA4, content.to(boxes_BA4))
-    detections = []
-    for boxes, scores in zip(boxes_BA4, scores_BAC, strict=True):
-        candidates = select_candidates(boxes, scores, conf=conf, multi_label=multi_label, classes=classes)
-        kept = class_wise_nms(candidates, iou=iou, max_det=max_det)
-        detections.append((kept.boxes, kept.scores, kept.labels))
-    return detections
+    return detections_of(boxes_BA4, scores_BAC, conf=conf, iou=iou, max_det=max_det, multi_label=multi_label, classes=classes)

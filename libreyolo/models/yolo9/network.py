@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from libreyolo.errors import UserError
+from libreyolo.nn.build_checks import check_build
 from libreyolo.nn.conv import ConvBNAct
 from libreyolo.nn.gelan import WIDTHS, GelanBackbone, GelanNeck, GelanWidths, RepCspElan, SppElan, upsample
-from libreyolo.ops.state import require_same
+from libreyolo.ops.state import convolution_shape, require_same
 
 REG_MAX = 16
 STRIDES = (8, 16, 32)
-SIZES = tuple(WIDTHS)
 
 # The only modules whose tensors depend on the number of classes once the tower width is fixed: a transfer makes exactly these anew.
 CLASS_LAYERS: tuple[str, ...] = tuple(f"{head}.cv3.{level}.2" for head in ("head", "aux_head") for level in range(len(STRIDES)))
@@ -40,10 +40,7 @@ def build(size: str, nc: int, *, tower_classes: int | None = None, aux: bool = F
     tower_classes: the class count that fixes the width of the class towers where it differs from `nc`: a fine-tune keeps the towers of the
         weights it began with.
     """
-    if size not in WIDTHS:
-        raise UserError(f"yolo9 has no size {size!r}; use one of {', '.join(SIZES)}.")
-    if nc < 1:
-        raise UserError(f"yolo9 needs at least 1 class, not nc={nc}; name the classes in the data file.")
+    check_build("yolo9", size, WIDTHS, nc)
     return YOLO9(size, nc, tower_classes=tower_classes, aux=aux)
 
 
@@ -54,9 +51,9 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
     Reads names and shapes alone. Raises UserError naming the first tensor that is missing, of another shape, or not part of the network.
     """
-    tower = _shape(state, "head.cv3.0.0.conv.weight")[0]
-    nc = _shape(state, "head.cv3.0.2.weight")[0]
-    stem = _shape(state, "backbone.conv0.conv.weight")[0], _shape(state, "backbone.elan1.cv4.conv.weight")[0]
+    tower = convolution_shape(state, "head.cv3.0.0.conv.weight", "yolo9")[0]
+    nc = convolution_shape(state, "head.cv3.0.2.weight", "yolo9")[0]
+    stem = convolution_shape(state, "backbone.conv0.conv.weight", "yolo9")[0], convolution_shape(state, "backbone.elan1.cv4.conv.weight", "yolo9")[0]
     sizes = [size for size, w in WIDTHS.items() if (w.stem[0], w.stage1) == stem]
     if not sizes:
         raise UserError(f"These weights are not yolo9: no size has {stem[0]} channels in backbone.conv0 and {stem[1]} after backbone.elan1.")
@@ -155,10 +152,3 @@ class YOLO9(nn.Module):
         if self.training and self.aux is not None and self.aux_head is not None:
             return YOLO9Output(main, self.aux_head(self.aux(p3, p4, unpooled_p5)))
         return YOLO9Output(main, None)
-
-
-def _shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
-    """Return a tensor's shape; every one that is asked for is a convolution's weight."""
-    if name not in state or state[name].ndim != 4:
-        raise UserError(f"These weights are not yolo9: they have no convolution {name}.")
-    return state[name].shape

@@ -11,7 +11,7 @@ from torch import Tensor
 from libreyolo.models.yolox.network import STRIDES
 from libreyolo.ops.boxes import clip_boxes_to, cxcywh_to_xyxy, grid_centres
 from libreyolo.ops.iou import area
-from libreyolo.ops.nms import class_wise_nms, select_candidates
+from libreyolo.ops.nms import detections_of
 
 
 class Rows(NamedTuple):
@@ -69,9 +69,4 @@ def detect(
     if content is not None:
         boxes_BA4 = clip_boxes_to(boxes_BA4, content.to(boxes_BA4))
         scores_BAC = scores_BAC * (area(boxes_BA4) > 0).unsqueeze(2)  # a score of 0 is above no threshold
-    detections = []
-    for boxes, scores in zip(boxes_BA4, scores_BAC, strict=True):
-        candidates = select_candidates(boxes, scores, conf=conf, multi_label=multi_label, classes=classes)
-        kept = class_wise_nms(candidates, iou=iou, max_det=max_det)
-        detections.append((kept.boxes, kept.scores, kept.labels))
-    return detections
+    return detections_of(boxes_BA4, scores_BAC, conf=conf, iou=iou, max_det=max_det, multi_label=multi_label, classes=classes)

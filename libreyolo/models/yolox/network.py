@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from libreyolo.errors import UserError
+from libreyolo.nn.build_checks import check_build
 from libreyolo.nn.conv import ConvBNAct
-from libreyolo.ops.state import require_same
+from libreyolo.ops.state import convolution_shape, require_same
 
 STRIDES = (8, 16, 32)
 PRIOR = 0.01  # probability that a fresh head gives to any object and to any class (RetinaNet's, arXiv 1708.02002, section 3.3)
@@ -52,10 +53,7 @@ SCALES = {
 
 def build(size: str, nc: int) -> YOLOX:
     """Return a freshly initialised network. size: "n", "t", "s", "m", "l" or "x". nc: number of classes, at least 1."""
-    if size not in SCALES:
-        raise UserError(f"yolox has no size {size!r}; use one of {', '.join(SCALES)}.")
-    if nc < 1:
-        raise UserError(f"yolox needs at least 1 class, not nc={nc}; name the classes in the data file.")
+    check_build("yolox", size, SCALES, nc)
     return YOLOX(size, nc)
 
 
@@ -64,8 +62,8 @@ def infer(state: Mapping[str, Tensor]) -> dict[str, Any]:
 
     Reads names and shapes alone. Raises UserError naming the first tensor that is missing, of another shape, or not part of the network.
     """
-    stem = _shape(state, "backbone.backbone.stem.conv.conv.weight")[0]
-    nc = _shape(state, "head.cls_preds.0.weight")[0]
+    stem = convolution_shape(state, "backbone.backbone.stem.conv.conv.weight", "yolox")[0]
+    nc = convolution_shape(state, "head.cls_preds.0.weight", "yolox")[0]
     sizes = [size for size, scale in SCALES.items() if scale.stem == stem]
     if not sizes:
         raise UserError(f"These weights are not yolox: no size has {stem} channels in backbone.backbone.stem.")
@@ -258,10 +256,3 @@ class YOLOX(nn.Module):
 def _upsample(x: Tensor) -> Tensor:
     """Return the map at twice the height and width, nearest neighbour."""
     return F.interpolate(x, scale_factor=2.0, mode="nearest")
-
-
-def _shape(state: Mapping[str, Tensor], name: str) -> torch.Size:
-    """Return a tensor's shape; every one that is asked for is a convolution's weight."""
-    if name not in state or state[name].ndim != 4:
-        raise UserError(f"These weights are not yolox: they have no convolution {name}.")
-    return state[name].shape

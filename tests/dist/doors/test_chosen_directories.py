@@ -17,6 +17,8 @@ from libreyolo.hydra_runs import HydraRuns, place_of
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     hydra_runs.register()
+    yield
+    hydra_runs.register()  # what this process settled is gone with the test
 
 
 def start(run_dir: Path, **values: object) -> None:

@@ -9,6 +9,8 @@ import psutil
 import pytest
 import torch
 
+import launch
+from launch import run_lock
 from tests.dist.doors.conftest import LIKE_TRAIN_PY, SMALL, TORCHRUN, TRAIN, Workplace, epochs_in, words
 from tests.dist.launch.conftest import alive, until
 
@@ -177,12 +179,21 @@ def test_ctrl_c_in_one_process_is_one_line_and_130(workplace):
     assert ended.err.strip().splitlines()[-1].startswith("Training stopped by KeyboardInterrupt; what it left is in")
 
 
-def test_ranks_leave_by_themselves_when_the_parent_is_killed(workplace):
+def test_ranks_leave_by_themselves_when_the_parent_is_killed(workplace, monkeypatch):
     job = started(workplace, WAITS_IN_EPOCH_2, workers=1)
     job.until(lambda: len(list(workplace.folder.glob("waiting-*"))) == 2, "both ranks wait")
     ranks = [child.pid for child in psutil.Process(job.process.pid).children(recursive=True)]
     assert len(ranks) >= 4  # two ranks with a loader worker each
+    (run_dir,) = workplace.runs
+    with monkeypatch.context() as patched:
+        patched.setattr(run_lock, "PATIENCE_SECONDS", 0.0)
+        with pytest.raises(launch.RunDirectoryError, match=f"{run_dir} is in use by process {job.process.pid} on "), launch.alone_in(run_dir):
+            pass
+    lock = str(run_dir / run_lock.LOCK_FILE)
+    assert sum(lock in [file.path for file in psutil.Process(pid).open_files()] for pid in ranks) == 1  # rank 0, and no loader worker
     job.process.kill()
+    with launch.alone_in(run_dir):  # whoever still saves in it is waited for
+        pass
     until(lambda: not alive(ranks), "the end of the ranks", 30)
 
 

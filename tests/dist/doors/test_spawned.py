@@ -35,7 +35,7 @@ def test_the_hydra_door_makes_one_run_directory_with_hydra_s_files_and_a_row_for
 
 def test_the_log_says_how_many_ranks_with_which_backend_and_batch(hydra_run, shared_workplace):
     log = (shared_workplace.runs[0] / "train.log").read_text()
-    assert "2 rank(s) on cpu (backend gloo, time-out 180 min), global batch 4 (2 on each rank)" in log
+    assert "2 ranks on cpu (backend gloo, time-out 180 min), global batch 4 (2 on each rank)" in log
 
 
 def test_every_name_that_a_run_makes_can_be_passed_back_as_an_override(hydra_run, shared_workplace):

@@ -20,6 +20,7 @@ from hydra.experimental.callback import Callback
 class Spy(Callback):
     def on_job_end(self, config, job_return, **kwargs):
         import torch
+        from launch import run_lock
         gc.collect()
         handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)]
         loggers = [logging.getLogger(n) for n in ("", "libreyolo", "launch", "py.warnings")]
@@ -29,9 +30,10 @@ class Spy(Callback):
             "left": {
                 "group": torch.distributed.is_initialized(), "rank": [n for n in ("RANK", "WORLD_SIZE", "MASTER_PORT") if n in os.environ],
                 "signals": [str(h) for h in handlers], "log_handlers": [len(l.handlers) for l in loggers],
-                "networks": sum(isinstance(o, torch.nn.Module) for o in gc.get_objects()), "deterministic": torch.are_deterministic_algorithms_enabled(),
+                "networks": sum(isinstance(o, torch.nn.Module) for o in gc.get_objects()),
+                "deterministic": torch.are_deterministic_algorithms_enabled(),
                 "threads": threading.active_count(), "files": len(os.listdir("/proc/self/fd")), "children": len(multiprocessing.active_children()),
-                "environ": sorted(n for n in os.environ if n.startswith(("CUBLAS", "OMP", "TORCH"))),
+                "kept": len(run_lock._held), "environ": sorted(n for n in os.environ if n.startswith(("CUBLAS", "OMP", "TORCH"))),
             },
         }
         with Path("notes.jsonl").open("a") as file:
@@ -60,7 +62,7 @@ def test_a_sweep_over_two_ranks_runs_every_job_and_sums_up_the_failed_one(workpl
         float(rows(sweep_dir / job)[-1]["best_metric"]) for job in ("0", "2")
     ]
     first = notes(workplace)[0]["left"]
-    assert first["group"] is False and first["rank"] == []
+    assert first["group"] is False and first["rank"] == [] and first["kept"] == 0
     assert [note["left"] for note in notes(workplace)[1:]] == [first, first]  # of the failed job too: no network hangs on its exception
 
     assert ended.code == 1
@@ -84,6 +86,7 @@ def test_jobs_of_one_process_leave_nothing_to_each_other_and_log_alike(workplace
     (sweep_dir,) = workplace.runs
     left = [note["left"] for note in notes(workplace)]
     assert left[1] == left[0] and left[2] == left[0]
+    assert left[0]["kept"] == 0  # other jobs may train in its directory
     assert not left[0]["deterministic"] and "CUBLAS_WORKSPACE_CONFIG" not in left[0]["environ"]
     logs = [(sweep_dir / job / "train.log").read_text().splitlines() for job in ("0", "1", "2")]
     # Loggers stay awake, and each line is said once, in its own file.

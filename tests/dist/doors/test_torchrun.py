@@ -55,7 +55,7 @@ def test_a_late_rank_finds_one_directory_and_leaves_nothing_and_a_resumed_job_st
     assert [path.parent for path in workplace.folder.rglob(".hydra")] == [run_dir]
     assert [path.parent for path in workplace.folder.rglob("*.log")] == [run_dir]
     assert epochs_in(run_dir) == [1]
-    assert "2 rank(s) on cpu (backend gloo" in (run_dir / "train.log").read_text()
+    assert "2 ranks on cpu (backend gloo" in (run_dir / "train.log").read_text()
 
     (workplace.folder / "sitecustomize.py").unlink()
     ended = workplace.run(*TORCHRUN, TRAIN, f"resume={run_dir.relative_to(workplace.folder)}", "device=cpu")
@@ -125,7 +125,7 @@ def test_tasks_of_srun_train_as_one_job(workplace: Workplace):
     assert [task.code for task in ended] == [0, 0], ended[0].err + ended[1].err
     (run_dir,) = workplace.runs
     assert epochs_in(run_dir) == [1]
-    assert "2 rank(s) on cpu" in (run_dir / "train.log").read_text()
+    assert "2 ranks on cpu" in (run_dir / "train.log").read_text()
 
 
 @pytest.mark.slow

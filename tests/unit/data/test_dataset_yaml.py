@@ -192,7 +192,10 @@ def test_a_name_that_is_nowhere_lists_what_was_tried(tmp_path: Path) -> None:
     assert str(tmp_path / "shape.yaml") in str(caught.value)
     assert "Did you mean 'shapes'?" in str(caught.value)
     (tmp_path / "pets" / "train" / "cat").mkdir(parents=True)
-    with pytest.raises(UserError, match=r"data='pets' is a folder that holds no data\.yaml \(tried .*pets/data\.yaml"):
+    with pytest.raises(UserError, match=r"data='pets' is a folder that holds no data\.yaml \(tried .*pets/data\.yaml.* classifier's"):
+        find_yaml("pets", tmp_path)
+    (tmp_path / "pets" / "train" / "images").mkdir()
+    with pytest.raises(UserError, match=r"give an existing data\.yaml\.$"):
         find_yaml("pets", tmp_path)
 
 

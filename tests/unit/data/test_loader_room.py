@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import resource
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +16,7 @@ import torch
 
 from libreyolo.data import loader_room
 from libreyolo.data.loader_room import check_open_files, num_bytes, shared_memory_advice
+from libreyolo.data.worker_signals import held_while_workers_start, serve_on
 from libreyolo.errors import UserError, of_the_machine
 from tests.unit.augment.test_loader import loader_of
 
@@ -74,6 +77,24 @@ def test_small_shared_memory_gives_advice(workers: int, ranks: int, free: int, a
 def test_bytes_are_counted_at_any_depth() -> None:
     batch = SimpleNamespace(a=torch.zeros(3), parts=[torch.zeros(2, dtype=torch.int64), (torch.zeros(1, dtype=torch.uint8), "x")], none=None)
     assert num_bytes(batch) == 12 + 16 + 1
+
+
+def _is_asked_to_end_before_it_serves() -> None:
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.raise_signal(number)
+    serve_on()
+    os._exit(3 if signal.alarm(0) else 4)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_worker_that_gets_signals_while_it_starts_serves_on_too() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    worker = multiprocessing.get_context("fork").Process(target=_is_asked_to_end_before_it_serves)
+    with held_while_workers_start():
+        worker.start()
+    worker.join()
+    assert worker.exitcode == 3  # its alarm, which ends it in a while, is set
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

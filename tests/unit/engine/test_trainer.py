@@ -89,6 +89,22 @@ def test_max_steps_ends_within_an_epoch_and_still_validates_and_saves() -> None:
     assert run.trainer.progress.global_step == 5
     assert validated(run) == [2]
     assert len(run.saved) == 2
+    assert run.trainer.stopped_by == "max_steps=5"
+    left = [event.eta_seconds for name, event in run.told if name == "on_step_end"]
+    assert left[0] > 0 == left[-1]  # the time to max_steps, not to the last epoch
+
+
+@pytest.mark.parametrize("epochs", [1, 2])  # inside the last epoch, and at the end of the one before it
+def test_max_steps_is_named_as_what_stopped_the_run(epochs: int) -> None:
+    run = toy_run(num_batches=4 // epochs, epochs=epochs, max_steps=2)
+    run.trainer.fit()
+    assert run.trainer.stopped_by == "max_steps=2"
+
+
+def test_max_steps_that_are_all_steps_stopped_nothing() -> None:
+    run = toy_run(num_batches=3, epochs=2, max_steps=6)
+    run.trainer.fit()
+    assert (run.trainer.progress.global_step, run.trainer.stopped_by) == (6, "")
 
 
 def test_stop_after_epoch_does_nothing_that_an_unbroken_run_would_not() -> None:

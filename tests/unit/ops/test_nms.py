@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from libreyolo.ops.iou import iou
-from libreyolo.ops.nms import Candidates, class_wise_nms, select_candidates
+from libreyolo.ops.nms import Candidates, class_wise_nms, detections_of, select_candidates
 
 BOXES = torch.tensor([[0.0, 0.0, 10.0, 10.0], [20.0, 20.0, 30.0, 30.0], [0.0, 0.0, 10.0, 9.0]])
 SCORES = torch.tensor([[0.9, 0.3], [0.5, 0.5], [0.8, 0.2]])
@@ -63,3 +63,11 @@ def test_random_boxes_far_from_the_origin_match_a_slow_loop() -> None:
     assert 3 < len(expected) < 250
     assert torch.equal(kept.boxes, boxes[expected])
     assert torch.equal(kept.scores, scores[expected])
+
+
+def test_every_picture_of_a_batch_gets_its_own_detections() -> None:
+    boxes, scores = torch.stack([BOXES, BOXES]), torch.stack([SCORES, torch.zeros_like(SCORES)])
+    first, second = detections_of(boxes, scores, conf=0.1, iou=0.5, max_det=2, multi_label=False)
+    alone = class_wise_nms(select_candidates(BOXES, SCORES, conf=0.1, multi_label=False), iou=0.5, max_det=2)
+    assert all(torch.equal(found, expected) for found, expected in zip(first, alone, strict=True))
+    assert [len(part) for part in second] == [0, 0, 0]

@@ -248,16 +248,16 @@ def test_figures_do_not_accumulate_and_settings_stay_as_they_were(tmp_path):
     settings = dict(matplotlib.rcParams)
     validation = validation_of(1)
 
-    def num_figures() -> int:
+    def figures() -> list[Figure]:
         gc.collect()
-        return sum(type(thing) is Figure for thing in gc.get_objects())
+        return [thing for thing in gc.get_objects() if type(thing) is Figure]
 
-    before = num_figures()
+    before = figures()  # held, so that none of another test's goes meanwhile
     curves, names = validation.curves, {0: "cat", 1: "dog"}
     for _ in range(10):
         draw_confusion(curves["confusion"], names, tmp_path / "c.png")
         draw_pr_curve(curves["pr_recall"], curves["pr_precision"], curves["ap50"], names, tmp_path / "p.png")
-    assert num_figures() == before
+    assert len(figures()) == len(before)
     assert dict(matplotlib.rcParams) == settings
 
 

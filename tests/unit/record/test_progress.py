@@ -52,7 +52,7 @@ def test_a_step_line_has_losses_rate_speed_waiting_memory_and_time_left(said):
     listener = plain()
     listener.on_train_start(start_event("runs/x"))
     listener.on_step_end(step_event(2, 10))
-    expected = "epoch 2/5  step 10/20  loss 4  box_loss 2  lr 0.01  100 images/s  waiting 5 %  3.2 GB  ETA 0:01:05"
+    expected = "epoch 2/5  step 10/20  loss 4  box_loss 2  lr 0.01  100 images/s  data wait 5 %  3.2 GB  ETA 0:01:05"
     assert said()[-1] == expected
 
 

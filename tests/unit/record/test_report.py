@@ -201,7 +201,7 @@ def test_the_shell_writes_the_page_of_a_killed_run_and_refuses_other_folders(tmp
     assert ["imgsz", "320", "640"] in [row[:3] for row in rows]  # the family's own default
     (tmp_path / "other").mkdir()
     assert main(["report", str(tmp_path / "other")]) == 1
-    assert "holds neither a run nor the jobs of a sweep" in capsys.readouterr().err
+    assert "holds neither a run nor the jobs of a sweep; name the directory" in capsys.readouterr().err
 
 
 def test_a_page_that_cannot_be_written_is_warned_about_once_and_ends_nothing(tmp_path, caplog, monkeypatch):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from libreyolo.interfaces.events import EpochEnd, TrainEnd, TrainFailed
 from libreyolo.record.plots.detection import DetectionValidationPictures
+from libreyolo.record.plots.listener import PictureListener
 from libreyolo.record.progress import ProgressListener
 from libreyolo.record.run_log import run_log
 from libreyolo.record.status import StatusFile
@@ -66,6 +67,24 @@ def test_pictures_are_drawn_every_few_epochs_and_at_the_end(run_epochs, tmp_path
     run_epochs([ResultsTable(tmp_path), DetectionValidationPictures(tmp_path, NAMES, every=3)], tmp_path, 5, epochs=5)
     # validated epochs are 1, 3, 5; all are best
     assert drawn == [3, "best 3", 5, "best 5"]
+
+
+def test_without_a_wish_pictures_take_a_fiftieth_of_the_time_at_most(run_epochs, tmp_path, monkeypatch):
+    drawn, now = [], [0.0]
+
+    def draw(rows, path):
+        drawn.append(len(rows))
+        now[0] += 5.0  # it costs five seconds
+
+    class AnEpochIsAMinute(ResultsTable):
+        def on_epoch_end(self, event):
+            super().on_epoch_end(event)
+            now[0] += 60.0
+
+    monkeypatch.setattr("libreyolo.record.plots.listener.plot_curves", draw)
+    run_epochs([AnEpochIsAMinute(tmp_path), PictureListener(tmp_path, NAMES, clock=lambda: now[0])], tmp_path, 16, epochs=16)
+    # Validated epochs are the odd ones. Three seconds are expected of the first drawing: 150 must have gone by; then five: 250.
+    assert drawn == [3, 9, 15, 16]
 
 
 def test_a_picture_that_cannot_be_drawn_warns_and_training_goes_on(run_epochs, tmp_path, monkeypatch, caplog):

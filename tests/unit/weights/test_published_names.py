@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -93,13 +94,19 @@ def sentence_without_network() -> str:
 
 
 def test_without_a_network_one_sentence_says_where_to_get_it_and_where_to_put_it(
-    asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+
     def download(**where: str) -> str:
+        logging.getLogger("huggingface_hub.utils").warning("Retrying in 1s [Retry 1/5].")
         raise ConnectionError("Name or service not known. Try again.\nTrace: 0x1")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
     assert "(ConnectionError: Name or service not known)" in sentence_without_network()
+    assert [record.name for record in caplog.records] == ["libreyolo.weights"]  # that it is fetched; the client's tries are not told one by one
+    assert hub.level == level
 
 
 def test_the_hub_client_in_offline_mode_gives_the_same_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
