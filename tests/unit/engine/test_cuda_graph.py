@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from libreyolo.engine import cuda_graph
 from libreyolo.engine.cuda_graph import EAGER_STEPS, GraphedNetwork
+from libreyolo.engine.norm_counters import NormCounters
+from libreyolo.engine.weight_casts import cast_together
 from libreyolo.errors import UserError
 
 
@@ -311,14 +313,16 @@ def test_on_a_gpu_replayed_steps_give_the_numbers_of_eager_ones(dtype: torch.dty
     plain, graphed = (Deeper().cuda().to(memory_format=torch.channels_last) for _ in range(2))
     graphed.load_state_dict(plain.state_dict())
     net = GraphedNetwork(graphed)
+    counters = NormCounters(net)
     optimizers = [torch.optim.SGD([p for p in n.parameters() if p.requires_grad], lr=0.1, momentum=0.9, fused=True) for n in (plain, graphed)]
-    with pinning():
+    with pinning(), cast_together(graphed, dtype):
         for step in range(EAGER_STEPS + 4):
             for part in range(micro_batches):
                 x = torch.rand(2 if step == EAGER_STEPS + 2 else 4, 3, 8, 8).pin_memory().to("cuda", non_blocking=True)
                 for called in (plain, net):
                     torch.manual_seed(100 * step + part)
-                    with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
+                    counted = counters.one_forward() if called is net else nullcontext()
+                    with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None), counted:
                         loss = called(x).maps[1].float().square().mean()
                     loss.backward()
             for optimizer in optimizers:
