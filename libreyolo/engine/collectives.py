@@ -6,11 +6,15 @@ import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from libreyolo.nn.fused.scratch import ALONE, Ranks
 
 T = TypeVar("T")
 
@@ -47,6 +51,34 @@ def sum_(tensor: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
+
+
+_ranks_of: WeakKeyDictionary[Any, Ranks] = WeakKeyDictionary()
+
+
+def ranks() -> Ranks:
+    """Return this process and its group, for layers whose statistics cover all ranks: each asks in every forward, so the answer is kept."""
+    if not _active():
+        return ALONE
+    group = dist.group.WORLD
+    found = _ranks_of.get(group)
+    if found is None:
+        # Gloo sums tensors of a GPU, and gathers none.
+        gather = _gather_by_sum if backend() == "gloo" else _gather
+        found = _ranks_of[group] = Ranks(rank(), world_size(), partial(gather, rank()), dist.all_reduce)
+    return found
+
+
+def _gather(own: int, table: Tensor) -> None:
+    """Bring every rank's row of `table` [ranks, ...] to all ranks, in place; row `own` is what this rank wrote."""
+    dist.all_gather_into_tensor(table, table[own])
+
+
+def _gather_by_sum(own: int, table: Tensor) -> None:
+    kept = table[own].clone()
+    table.zero_()
+    table[own] = kept
+    dist.all_reduce(table)
 
 
 class _Sum(torch.autograd.Function):

@@ -9,17 +9,21 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from libreyolo.engine.kernel_norm import KernelBatchNorm
+
 COUNTER = "num_batches_tracked"
 
 
 class NormCounters:
     """Counts for every BatchNorm in `net`, which a forward of the network runs once each.
 
-    One in eval mode does not count, and one whose statistics are a cumulative mean (momentum None) counts by itself: it reads the number.
+    One in eval mode does not count. One whose statistics are a cumulative mean (momentum None) counts by itself, since it reads the number, and so
+    does one whose own kernel moves it along.
     """
 
     def __init__(self, net: nn.Module) -> None:
-        self._norms = [m for m in net.modules() if isinstance(m, _BatchNorm) and m.num_batches_tracked is not None]
+        norms = [m for m in net.modules() if isinstance(m, _BatchNorm) and not isinstance(m, KernelBatchNorm)]
+        self._norms = [m for m in norms if m.num_batches_tracked is not None]
         self._ignored = torch.zeros((), dtype=torch.int64)  # on the CPU, where an addition launches nothing
 
     @contextmanager

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from libreyolo.nn.conv import ConvBNAct, RepConv
+from libreyolo.nn.neighbour_mean import NeighbourMean
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,11 @@ class AConv(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
+        self.mean = NeighbourMean()
         self.cv = ConvBNAct(in_channels, out_channels, 3, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.cv(F.avg_pool2d(x, 2, 1)))
+        return cast(Tensor, self.cv(self.mean(x)))
 
 
 class ADown(nn.Module):
@@ -118,11 +120,12 @@ class ADown(nn.Module):
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
+        self.mean = NeighbourMean()
         self.cv1 = ConvBNAct(in_channels // 2, out_channels // 2, 3, 2)
         self.cv2 = ConvBNAct(in_channels // 2, out_channels // 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        strided, pooled = F.avg_pool2d(x, 2, 1).chunk(2, dim=1)
+        strided, pooled = cast(Tensor, self.mean(x)).chunk(2, dim=1)
         return torch.cat((self.cv1(strided), self.cv2(F.max_pool2d(pooled, 3, 2, padding=1))), dim=1)
 
 

@@ -2,9 +2,14 @@
 
 BatchNorm and SiLU one after the other read an activation three times and write it twice forward, and read six times and write twice backward.
 Here it is two reads and a write forward (statistics; then normalise and activate at once), four reads and a write backward: the normalised map is
-worked out again from the input, so it is not kept either.
+worked out again from the input, so it is not kept either. That is four launches a layer.
 
-Sums over rows are shifted by the first row: sums of squares of raw values cancel where a channel's mean is large.
+Statistics of a layer are a table [ranks, 3, C] of float32: mean, sum of squared deviations from it, and number of rows, of each rank. Whoever needs
+the statistics merges the rows itself; one process has a table of one row, so many processes run the same code.
+
+A sum over rows is shared by `parts` programs for every block of columns. The one that is last to leave its share adds all of them up, in the order of
+the parts and not of their arrival: the same numbers in every run. Sums walk from the last row to the first and what follows them from the first to
+the last: a map was just written, its end is still in the cache, and then its beginning is.
 
 Triton's compiler looks up every name in a signature and knows no other module's than its own: arguments are `tl.tensor`.
 """
@@ -15,6 +20,8 @@ import triton
 import triton.language as tl
 
 NONE, SILU, RELU = 0, 1, 2
+# Arguments whose values differ from layer to layer: code that is special for a value of 1, or of a multiple of 16, would only be compiled more often.
+PLAIN_INTEGERS = ["M", "parts", "rank"]
 
 
 @triton.jit
@@ -37,142 +44,172 @@ def _slope(z: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def sums_kernel(x_ptr: tl.tensor, out_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, rows: tl.tensor, BM: tl.constexpr, BC: tl.constexpr) -> None:
-    """out [P, 2, C]: program (p, c) adds x - x[0] and its square over rows p * rows ... (p + 1) * rows."""
-    part = tl.program_id(0)
-    columns = tl.program_id(1) * BC + tl.arange(0, BC)
-    inside = columns < C
+def _place(C: tl.tensor, BC: tl.constexpr) -> tl.tensor:
+    """Return this program's block of rows, its columns and which of them there are: one axis of programs, neighbours share rows."""
+    blocks = tl.cdiv(C, BC)
+    columns = (tl.program_id(0) % blocks) * BC + tl.arange(0, BC)
+    return tl.program_id(0) // blocks, columns, columns < C
+
+
+@triton.jit
+def _merged(table_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, C: tl.tensor, RANKS: tl.constexpr) -> tl.tensor:
+    """Return mean, sum of squared deviations and number of rows over all ranks (Chan, Golub and LeVeque 1983, one rank after the other)."""
+    mean = tl.load(table_ptr + columns, mask=inside, other=0.0)
+    squares = tl.load(table_ptr + C + columns, mask=inside, other=0.0)
+    count = tl.load(table_ptr + 2 * C + columns, mask=inside, other=1.0)
+    for rank in range(1, RANKS):
+        row_ptr = table_ptr + rank * 3 * C + columns
+        more = tl.load(row_ptr + 2 * C, mask=inside, other=1.0)
+        apart = tl.load(row_ptr, mask=inside, other=0.0) - mean
+        share = more / (count + more)
+        squares += tl.load(row_ptr + C, mask=inside, other=0.0) + apart * apart * count * share
+        mean += apart * share
+        count += more
+    return mean, squares, count
+
+
+@triton.jit
+def _leave(
+    parts_ptr: tl.tensor, tickets_ptr: tl.tensor, part: tl.tensor, columns: tl.tensor, inside: tl.tensor, C: tl.tensor,
+    first: tl.tensor, second: tl.tensor,
+) -> tl.tensor:  # fmt: skip
+    """Store this program's share of two sums, [parts, 2, C], and return how many others had done so before it."""
+    tl.store(parts_ptr + part * 2 * C + columns, first, mask=inside)
+    tl.store(parts_ptr + part * 2 * C + C + columns, second, mask=inside)
+    tl.debug_barrier()  # one thread draws the ticket, after the stores of all of them
+    return tl.atomic_add(tickets_ptr + tl.program_id(0) % tl.cdiv(C, columns.shape[0]), 1, sem="acq_rel")
+
+
+@triton.jit
+def _add_up(
+    parts_ptr: tl.tensor, tickets_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, parts: tl.tensor, C: tl.tensor, BP: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Add up all shares of the two sums, for the program that was last to leave its own; tickets are 0 again for the next kernel."""
+    tl.debug_barrier()
+    first = tl.zeros([BP, columns.shape[0]], dtype=tl.float32)
+    second = tl.zeros([BP, columns.shape[0]], dtype=tl.float32)
+    for start in range(0, parts, BP):
+        part = start + tl.arange(0, BP)
+        mask = (part < parts)[:, None] & inside[None, :]
+        place = parts_ptr + part[:, None] * 2 * C + columns[None, :]
+        # Not from the cache of this multiprocessor, which does not see what others wrote.
+        first += tl.load(place, mask=mask, other=0.0, cache_modifier=".cg")
+        second += tl.load(place + C, mask=mask, other=0.0, cache_modifier=".cg")
+    tl.store(tickets_ptr + tl.program_id(0) % tl.cdiv(C, columns.shape[0]), 0)
+    return tl.sum(first, axis=0), tl.sum(second, axis=0)
+
+
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
+def sums_kernel(
+    x_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, table_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, parts: tl.tensor,
+    rank: tl.tensor, BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+) -> None:  # fmt: skip
+    """Row `rank` of the table. Sums are shifted by x[0]: sums of squares of raw values cancel where a channel's mean is large."""
+    part, columns, inside = _place(C, BC)
     shift = tl.load(x_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    first = tl.zeros([BC], dtype=tl.float32)
-    second = tl.zeros([BC], dtype=tl.float32)
-    begin = part * rows
-    for start in range(0, rows, BM):
-        row = begin + start + tl.arange(0, BM)
-        mask = (row < M)[:, None] & (row < begin + rows)[:, None] & inside[None, :]
+    first = tl.zeros([BM, BC], dtype=tl.float32)
+    second = tl.zeros([BM, BC], dtype=tl.float32)
+    blocks = tl.cdiv(M, BM)
+    for done in range(part, blocks, parts):
+        row = (blocks - 1 - done) * BM + tl.arange(0, BM)
+        mask = (row < M)[:, None] & inside[None, :]
         offset = row.to(tl.int64)[:, None] * C + columns[None, :]
         value = tl.load(x_ptr + offset, mask=mask, other=0.0).to(tl.float32) - shift[None, :]
         value = tl.where(mask, value, 0.0)
-        first += tl.sum(value, axis=0)
-        second += tl.sum(value * value, axis=0)
-    tl.store(out_ptr + part * 2 * C + columns, first, mask=inside)
-    tl.store(out_ptr + part * 2 * C + C + columns, second, mask=inside)
+        first += value
+        second += value * value
+    left = _leave(parts_ptr, tickets_ptr, part, columns, inside, C, tl.sum(first, axis=0), tl.sum(second, axis=0))
+    if left == parts - 1:
+        total, squares = _add_up(parts_ptr, tickets_ptr, columns, inside, parts, C, BP)
+        count = M.to(tl.float32)
+        row_ptr = table_ptr + rank * 3 * C + columns
+        tl.store(row_ptr, total / count + shift, mask=inside)
+        tl.store(row_ptr + C, tl.maximum(squares - total * total / count, 0.0), mask=inside)
+        tl.store(row_ptr + 2 * C, total * 0.0 + count, mask=inside)
 
 
-@triton.jit
-def _add_up(sums_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, P: tl.tensor, C: tl.tensor, BP: tl.constexpr, BC: tl.constexpr) -> tl.tensor:
-    """Add the parts of sums [P, 2, C]."""
-    first = tl.zeros([BC], dtype=tl.float32)
-    second = tl.zeros([BC], dtype=tl.float32)
-    for start in range(0, P, BP):
-        part = start + tl.arange(0, BP)
-        mask = (part < P)[:, None] & inside[None, :]
-        offset = part[:, None] * 2 * C + columns[None, :]
-        first += tl.sum(tl.load(sums_ptr + offset, mask=mask, other=0.0), axis=0)
-        second += tl.sum(tl.load(sums_ptr + offset + C, mask=mask, other=0.0), axis=0)
-    return first, second
-
-
-@triton.jit
-def statistics_kernel(
-    x_ptr: tl.tensor, sums_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, running_mean_ptr: tl.tensor,
-    running_var_ptr: tl.tensor, P: tl.tensor, C: tl.tensor, M: tl.tensor,
-    eps: tl.tensor, momentum: tl.tensor, BP: tl.constexpr, BC: tl.constexpr,
-) -> None:  # fmt: skip
-    """From the shifted sums to mean and 1 / sqrt(var + eps), and the running statistics moved towards them (variance unbiased)."""
-    columns = tl.program_id(0) * BC + tl.arange(0, BC)
-    inside = columns < C
-    first, second = _add_up(sums_ptr, columns, inside, P, C, BP, BC)
-    mean = first / M + tl.load(x_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    squares = tl.maximum(second - first * first / M, 0.0)
-    tl.store(mean_ptr + columns, mean, mask=inside)
-    tl.store(rstd_ptr + columns, 1.0 / tl.sqrt(squares / M + eps), mask=inside)
-    running = tl.load(running_mean_ptr + columns, mask=inside, other=0.0)
-    tl.store(running_mean_ptr + columns, running + momentum * (mean - running), mask=inside)
-    running = tl.load(running_var_ptr + columns, mask=inside, other=0.0)
-    tl.store(running_var_ptr + columns, running + momentum * (squares / tl.maximum(M - 1.0, 1.0) - running), mask=inside)
-
-
-@triton.jit
-def gradient_means_kernel(
-    sums_ptr: tl.tensor, own_ptr: tl.tensor, means_ptr: tl.tensor, P: tl.tensor, C: tl.tensor, M: tl.tensor, BP: tl.constexpr, BC: tl.constexpr
-) -> None:
-    """own [2, C]: the parts of `gradient_sums_kernel` added up, which are the gradients of bias and weight; means [2, C]: the same by row."""
-    columns = tl.program_id(0) * BC + tl.arange(0, BC)
-    inside = columns < C
-    first, second = _add_up(sums_ptr, columns, inside, P, C, BP, BC)
-    tl.store(own_ptr + columns, first, mask=inside)
-    tl.store(own_ptr + C + columns, second, mask=inside)
-    tl.store(means_ptr + columns, first / M, mask=inside)
-    tl.store(means_ptr + C + columns, second / M, mask=inside)
-
-
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def apply_kernel(
-    x_ptr: tl.tensor, y_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor, M: tl.tensor, C: tl.tensor,
-    BM: tl.constexpr, BC: tl.constexpr, ACT: tl.constexpr,
+    x_ptr: tl.tensor, y_ptr: tl.tensor, table_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor, running_mean_ptr: tl.tensor,
+    running_var_ptr: tl.tensor, tracked_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, eps: tl.tensor, momentum: tl.tensor,
+    BM: tl.constexpr, BC: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """y = act((x - mean) * rstd * w + b)."""
-    row = tl.program_id(0) * BM + tl.arange(0, BM)
-    columns = tl.program_id(1) * BC + tl.arange(0, BC)
-    inside = columns < C
+    """y = act((x - mean) / sqrt(var + eps) * w + b); running statistics move towards the batch's (variance unbiased), tracked batches by one."""
+    block, columns, inside = _place(C, BC)
+    mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)
+    if block == 0:
+        running = tl.load(running_mean_ptr + columns, mask=inside, other=0.0)
+        tl.store(running_mean_ptr + columns, running + momentum * (mean - running), mask=inside)
+        running = tl.load(running_var_ptr + columns, mask=inside, other=0.0)
+        tl.store(running_var_ptr + columns, running + momentum * (squares / tl.maximum(count - 1.0, 1.0) - running), mask=inside)
+        if tl.program_id(0) == 0:
+            tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
+    scale = tl.load(w_ptr + columns, mask=inside, other=0.0) / tl.sqrt(squares / count + eps)
+    bias = tl.load(b_ptr + columns, mask=inside, other=0.0)
+    row = block * BM + tl.arange(0, BM)
     mask = (row < M)[:, None] & inside[None, :]
     offset = row.to(tl.int64)[:, None] * C + columns[None, :]
-    mean = tl.load(mean_ptr + columns, mask=inside, other=0.0)
-    scale = tl.load(rstd_ptr + columns, mask=inside, other=0.0) * tl.load(w_ptr + columns, mask=inside, other=0.0)
-    bias = tl.load(b_ptr + columns, mask=inside, other=0.0)
     x = tl.load(x_ptr + offset, mask=mask, other=0.0).to(tl.float32)
     y = _activate((x - mean[None, :]) * scale[None, :] + bias[None, :], ACT)
     tl.store(y_ptr + offset, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def gradient_sums_kernel(
-    x_ptr: tl.tensor, g_ptr: tl.tensor, out_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor,
-    M: tl.tensor, C: tl.tensor, rows: tl.tensor,
-    BM: tl.constexpr, BC: tl.constexpr, ACT: tl.constexpr,
+    x_ptr: tl.tensor, g_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, out_ptr: tl.tensor, table_ptr: tl.tensor, w_ptr: tl.tensor,
+    b_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, parts: tl.tensor, eps: tl.tensor,
+    BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """out [P, 2, C]: over each part's rows the sums of dz and of dz * xhat, where dz is the gradient at the activation's input."""
-    part = tl.program_id(0)
-    columns = tl.program_id(1) * BC + tl.arange(0, BC)
-    inside = columns < C
-    mean = tl.load(mean_ptr + columns, mask=inside, other=0.0)
-    rstd = tl.load(rstd_ptr + columns, mask=inside, other=0.0)
+    """out [2, C]: over the rows of this rank the sums of dz (the bias's gradient) and of dz * xhat (the weight's).
+
+    Of several ranks, out is [2, 2, C] and has them twice. dz is the gradient at the activation's input, xhat the normalised map.
+    """
+    part, columns, inside = _place(C, BC)
+    mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)
+    rstd = 1.0 / tl.sqrt(squares / count + eps)
     weight = tl.load(w_ptr + columns, mask=inside, other=0.0)
     bias = tl.load(b_ptr + columns, mask=inside, other=0.0)
-    first = tl.zeros([BC], dtype=tl.float32)
-    second = tl.zeros([BC], dtype=tl.float32)
-    begin = part * rows
-    for start in range(0, rows, BM):
-        row = begin + start + tl.arange(0, BM)
-        mask = (row < M)[:, None] & (row < begin + rows)[:, None] & inside[None, :]
+    first = tl.zeros([BM, BC], dtype=tl.float32)
+    second = tl.zeros([BM, BC], dtype=tl.float32)
+    blocks = tl.cdiv(M, BM)
+    for done in range(part, blocks, parts):
+        row = (blocks - 1 - done) * BM + tl.arange(0, BM)
+        mask = (row < M)[:, None] & inside[None, :]
         offset = row.to(tl.int64)[:, None] * C + columns[None, :]
         xhat = (tl.load(x_ptr + offset, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
         g = tl.load(g_ptr + offset, mask=mask, other=0.0).to(tl.float32)
         dz = g * _slope(xhat * weight[None, :] + bias[None, :], ACT)
-        first += tl.sum(dz, axis=0)
-        second += tl.sum(dz * xhat, axis=0)
-    tl.store(out_ptr + part * 2 * C + columns, first, mask=inside)
-    tl.store(out_ptr + part * 2 * C + C + columns, second, mask=inside)
+        first += dz
+        second += dz * xhat
+    left = _leave(parts_ptr, tickets_ptr, part, columns, inside, C, tl.sum(first, axis=0), tl.sum(second, axis=0))
+    if left == parts - 1:
+        total, total_xhat = _add_up(parts_ptr, tickets_ptr, columns, inside, parts, C, BP)
+        tl.store(out_ptr + columns, total, mask=inside)
+        tl.store(out_ptr + C + columns, total_xhat, mask=inside)
+        if RANKS > 1:  # the second pair is summed over ranks
+            tl.store(out_ptr + 2 * C + columns, total, mask=inside)
+            tl.store(out_ptr + 3 * C + columns, total_xhat, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def gradient_kernel(
-    x_ptr: tl.tensor, g_ptr: tl.tensor, dx_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor,
-    m0_ptr: tl.tensor, m1_ptr: tl.tensor, M: tl.tensor, C: tl.tensor,
-    BM: tl.constexpr, BC: tl.constexpr, ACT: tl.constexpr,
+    x_ptr: tl.tensor, g_ptr: tl.tensor, dx_ptr: tl.tensor, sums_ptr: tl.tensor, table_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor,
+    M: tl.tensor, C: tl.tensor, eps: tl.tensor,
+    BM: tl.constexpr, BC: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """dx = w * rstd * (dz - m0 - xhat * m1), with m0 and m1 the means of dz and dz * xhat (Ioffe and Szegedy, arXiv 1502.03167)."""
-    row = tl.program_id(0) * BM + tl.arange(0, BM)
-    columns = tl.program_id(1) * BC + tl.arange(0, BC)
-    inside = columns < C
-    mask = (row < M)[:, None] & inside[None, :]
-    offset = row.to(tl.int64)[:, None] * C + columns[None, :]
-    mean = tl.load(mean_ptr + columns, mask=inside, other=0.0)
-    rstd = tl.load(rstd_ptr + columns, mask=inside, other=0.0)
+    """dx = w * rstd * (dz - m0 - xhat * m1), with m0 and m1 the means of dz and dz * xhat over all ranks (Ioffe and Szegedy, arXiv 1502.03167)."""
+    block, columns, inside = _place(C, BC)
+    mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)
+    rstd = 1.0 / tl.sqrt(squares / count + eps)
     weight = tl.load(w_ptr + columns, mask=inside, other=0.0)
     bias = tl.load(b_ptr + columns, mask=inside, other=0.0)
-    m0 = tl.load(m0_ptr + columns, mask=inside, other=0.0)
-    m1 = tl.load(m1_ptr + columns, mask=inside, other=0.0)
+    if RANKS > 1:
+        sums_ptr += 2 * C
+    m0 = tl.load(sums_ptr + columns, mask=inside, other=0.0) / count
+    m1 = tl.load(sums_ptr + C + columns, mask=inside, other=0.0) / count
+    row = block * BM + tl.arange(0, BM)
+    mask = (row < M)[:, None] & inside[None, :]
+    offset = row.to(tl.int64)[:, None] * C + columns[None, :]
     xhat = (tl.load(x_ptr + offset, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
     g = tl.load(g_ptr + offset, mask=mask, other=0.0).to(tl.float32)
     dz = g * _slope(xhat * weight[None, :] + bias[None, :], ACT)

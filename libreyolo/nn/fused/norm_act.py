@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from libreyolo.nn.fused import kernels
+from libreyolo.nn.fused import available, kernels
+from libreyolo.nn.fused.launching import launch
+from libreyolo.nn.fused.scratch import ALONE, Ranks, Scratch
 
-PARTS = 1024  # most programs that share the rows of a sum
-BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_PARTS = 64, 64, 32
+# Numbers of a map that a program holds at once. 8 warps have 256 threads: 8192 are four loads of 16 bytes for each in bfloat16, which with two
+# programs on a multiprocessor keep its memory busy. Sums of gradients hold two maps and both sums: with more than 4096 only one such program fits.
+TILE, GRADIENT_TILE, PARTS_TILE, WARPS = 8192, 4096, 4096, 8
+PROGRAMS_PER_MULTIPROCESSOR = 2  # of kernels that sum: one round of programs that all run, and few parts for the last of them to add up
 
-# Sums a tensor over ranks in place and returns it.
-SumOverRanks = Callable[[Tensor], Tensor]
 
-
-@dataclass(frozen=True)
-class Running:
-    """A norm's running statistics, float32 [C], moved in the forward by `momentum` towards those of the batch."""
+class Running(NamedTuple):
+    """A norm's running statistics, float32 [C], moved in the forward by `momentum` towards those of the batch, and its count of batches, int64."""
 
     mean: Tensor
     var: Tensor
+    tracked: Tensor
     momentum: float
 
 
@@ -31,88 +32,122 @@ class NormAct(torch.autograd.Function):
     """act(batch_norm(x)) in training; see `norm_act`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running: Running, eps: float, act: int, over_ranks: SumOverRanks | None) -> Tensor:
-        rows, channels = _shape(x)
-        sums, parts = _row_sums(kernels.sums_kernel, x, (), act=None)
-        count: Tensor | None = None
-        if over_ranks is None:
-            mean, rstd = torch.empty(2, channels, device=x.device)
-            kernels.statistics_kernel[_columns(channels)](
-                x, sums, mean, rstd, running.mean, running.var, parts, channels, float(rows), eps, running.momentum,
-                BP=BLOCK_PARTS, BC=BLOCK_COLUMNS,
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running: Running, eps: float, act: int, ranks: Ranks, scratch: Scratch) -> Tensor:
+        device, channels = x.device, x.shape[1]
+        rows = x.numel() // channels
+        plan = plan_for(rows, channels, device)
+        with available.current(device):
+            parts, tickets = scratch.of(device, plan.floats, plan.blocks)
+            table = torch.empty((ranks.size, 3, channels), dtype=torch.float32, device=device)
+            launch(
+                plan.ready, ("sums", x.dtype), kernels.sums_kernel, plan.sum_programs, (x, parts, tickets, table),
+                (rows, channels, plan.parts, ranks.rank), **plan.sum_tile, BP=plan.parts_rows, num_warps=WARPS,
             )  # fmt: skip
-        else:
-            mean, squares, count = _merged(x, sums, over_ranks)
-            rstd = (squares / count + eps).rsqrt()
-            running.mean.lerp_(mean, running.momentum)
-            running.var.lerp_(squares / (count - 1.0).clamp(min=1.0), running.momentum)
-        y = torch.empty_like(x)
-        _by_row(kernels.apply_kernel, rows, channels, x, y, mean, rstd, weight, bias, act=act)
-        ctx.save_for_backward(x, mean, rstd, weight, bias, *(() if count is None else (count,)))
-        ctx.act, ctx.over_ranks = act, over_ranks
+            ranks.gather(table)
+            y = torch.empty_like(x)
+            launch(
+                plan.ready, ("apply", x.dtype, act, ranks.size), kernels.apply_kernel, plan.programs,
+                (x, y, table, weight, bias, running.mean, running.var, running.tracked), (rows, channels, eps, running.momentum),
+                **plan.tile, RANKS=ranks.size, ACT=act, num_warps=WARPS,
+            )  # fmt: skip
+        ctx.save_for_backward(x, table, weight, bias)
+        ctx.rest = plan, eps, act, ranks, scratch
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        x, mean, rstd, weight, bias, *counts = ctx.saved_tensors
+        x, table, weight, bias = ctx.saved_tensors
+        plan, eps, act, ranks, scratch = ctx.rest
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
-        rows, channels = _shape(x)
-        sums, parts = _row_sums(kernels.gradient_sums_kernel, x, (gradient, mean, rstd, weight, bias), act=ctx.act)
-        own, means = torch.empty(2, 2, channels, device=x.device)
-        kernels.gradient_means_kernel[_columns(channels)](sums, own, means, parts, channels, float(rows), BP=BLOCK_PARTS, BC=BLOCK_COLUMNS)
-        if ctx.over_ranks is not None:
-            means = ctx.over_ranks(own.clone()) / counts[0]
-        dx = torch.empty_like(x)
-        _by_row(kernels.gradient_kernel, rows, channels, x, gradient, dx, mean, rstd, weight, bias, means[0], means[1], act=ctx.act)
-        # Of this rank: DDP averages the gradients of weight and bias as those of every parameter.
-        return dx, own[1], own[0], None, None, None, None
+        device, channels = x.device, x.shape[1]
+        rows = x.numel() // channels
+        with available.current(device):
+            parts, tickets = scratch.of(device, plan.floats, plan.blocks)
+            # Those of weight and bias are of this rank: DDP averages them like those of every parameter. The second pair becomes that of all ranks.
+            sums = torch.empty((min(ranks.size, 2), 2, channels), dtype=torch.float32, device=device)
+            kind = x.dtype, gradient.dtype, act, ranks.size
+            launch(
+                plan.ready, ("gradient sums", *kind), kernels.gradient_sums_kernel, plan.gradient_sum_programs,
+                (x, gradient, parts, tickets, sums, table, weight, bias), (rows, channels, plan.gradient_parts, eps),
+                **plan.gradient_sum_tile, BP=plan.parts_rows, RANKS=ranks.size, ACT=act, num_warps=WARPS,
+            )  # fmt: skip
+            if ranks.size > 1:
+                ranks.add(sums[1])
+            dx = torch.empty_like(x)
+            launch(
+                plan.ready, ("gradient", *kind), kernels.gradient_kernel, plan.programs, (x, gradient, dx, sums, table, weight, bias),
+                (rows, channels, eps), **plan.tile, RANKS=ranks.size, ACT=act, num_warps=WARPS,
+            )  # fmt: skip
+        of_bias, of_weight = sums[0].unbind()
+        return dx, of_weight, of_bias, None, None, None, None, None
 
 
-def norm_act(x: Tensor, weight: Tensor, bias: Tensor, running: Running, *, eps: float, act: int, over_ranks: SumOverRanks | None = None) -> Tensor:
-    """Return act((x - mean) / sqrt(var + eps) * weight + bias) and move the running statistics.
+def norm_act(
+    x: Tensor, weight: Tensor, bias: Tensor, running: Running, *, eps: float, act: int, ranks: Ranks = ALONE, scratch: Scratch | None = None
+) -> Tensor:
+    """Return act((x - mean) / sqrt(var + eps) * weight + bias), move the running statistics and count the batch.
 
     x: [B, C, H, W], channels_last and contiguous, at least one row, of a type that a GPU computes with; weight and bias float32 [C]. act: a
-    constant of `kernels`. over_ranks: statistics cover the rows of all ranks, each of which must hold some; None: of this rank alone.
-    Differentiable in x, weight and bias.
+    constant of `kernels`. ranks: statistics cover the rows of all of them. scratch: kept between calls by who makes many. Differentiable once, in x,
+    weight and bias.
     """
-    found: Tensor = NormAct.apply(x, weight, bias, running, eps, act, over_ranks)
+    found: Tensor = NormAct.apply(x, weight, bias, running, eps, act, ranks, scratch or Scratch())
     return found
 
 
-def _shape(x: Tensor) -> tuple[int, int]:
-    return x.numel() // x.shape[1], x.shape[1]
+class Plan(NamedTuple):
+    """How the kernels share a map: numbers of programs, tiles of rows and columns, parts of its sums and what those need of the scratch.
 
-
-def _columns(channels: int) -> tuple[int]:
-    return (-(-channels // BLOCK_COLUMNS),)
-
-
-def _row_sums(kernel: Any, x: Tensor, others: tuple[Tensor, ...], *, act: int | None) -> tuple[Tensor, int]:
-    """Return what a kernel of sums gives, [parts, 2, C], and the number of parts; each program takes a multiple of the block of rows."""
-    rows, channels = _shape(x)
-    blocks = -(-rows // BLOCK_ROWS)
-    per_part = -(-blocks // min(blocks, PARTS)) * BLOCK_ROWS
-    parts = -(-rows // per_part)
-    sums = torch.empty((parts, 2, channels), device=x.device)
-    gradient, rest = others[:1], others[1:]
-    options = {} if act is None else {"ACT": act}
-    kernel[(parts, _columns(channels)[0])](x, *gradient, sums, *rest, rows, channels, per_part, BM=BLOCK_ROWS, BC=BLOCK_COLUMNS, **options)
-    return sums, parts
-
-
-def _by_row(kernel: Any, rows: int, channels: int, *tensors: Tensor, act: int) -> None:
-    kernel[(-(-rows // BLOCK_ROWS), _columns(channels)[0])](*tensors, rows, channels, BM=BLOCK_ROWS, BC=BLOCK_COLUMNS, ACT=act)
-
-
-def _merged(x: Tensor, sums: Tensor, over_ranks: SumOverRanks) -> tuple[Tensor, Tensor, Tensor]:
-    """Return mean and sum of squared deviations over the rows of all ranks, float32 [C], and how many rows those are, 0-dim.
-
-    Two small sums: counts and means, then deviations from the common mean (Chan, Golub and LeVeque 1983).
+    ready: kernels as they were compiled for it.
     """
-    count = torch.full((1,), float(_shape(x)[0]), device=x.device)
-    first, second = sums.sum(0)
-    mean = first / count + x[0, :, 0, 0].float()
-    squares = (second - first.square() / count).clamp(min=0.0)
-    together = over_ranks(torch.cat([mean * count, count]))
-    common = together[:-1] / together[-1]
-    return common, over_ranks(squares + count * (mean - common).square()), together[-1]
+
+    programs: int
+    tile: dict[str, int]
+    sum_programs: int
+    sum_tile: dict[str, int]
+    parts: int
+    gradient_sum_programs: int
+    gradient_sum_tile: dict[str, int]
+    gradient_parts: int
+    parts_rows: int
+    blocks: int
+    floats: int
+    ready: dict[Any, Any]
+
+
+@functools.lru_cache(maxsize=4096)
+def plan_for(rows: int, channels: int, device: torch.device) -> Plan:
+    """Return the plan for a map of this size. The same for the same device, so sums are the same in every run."""
+    columns = _block_of_columns(channels)
+    blocks = -(-channels // columns)
+    at_once = PROGRAMS_PER_MULTIPROCESSOR * _multiprocessors(device)
+
+    def parts(tile: int) -> int:
+        return max(1, min(-(-rows * columns // tile), at_once // blocks))
+
+    return Plan(
+        programs=-(-rows * columns // TILE) * blocks,
+        tile={"BM": TILE // columns, "BC": columns},
+        sum_programs=parts(TILE) * blocks,
+        sum_tile={"BM": TILE // columns, "BC": columns},
+        parts=parts(TILE),
+        gradient_sum_programs=parts(GRADIENT_TILE) * blocks,
+        gradient_sum_tile={"BM": GRADIENT_TILE // columns, "BC": columns},
+        gradient_parts=parts(GRADIENT_TILE),
+        parts_rows=PARTS_TILE // columns,
+        blocks=blocks,
+        floats=2 * max(parts(TILE), parts(GRADIENT_TILE)) * channels,
+        ready={},
+    )
+
+
+def _block_of_columns(channels: int) -> int:
+    """Return 64 columns, which are a cache line of bfloat16, or 32 where those leave fewer lanes without a column; 16 for the narrowest maps."""
+    if channels <= 16:
+        return 16
+    return 64 if -channels % 64 == -channels % 32 else 32
+
+
+def _multiprocessors(device: torch.device) -> int:
+    return int(torch.cuda.get_device_properties(device).multi_processor_count) if device.type == "cuda" else 4

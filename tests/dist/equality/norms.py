@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +14,9 @@ import launch
 from libreyolo.engine import collectives
 from libreyolo.engine.batchnorm import SyncBatchNorm, synchronise
 from libreyolo.engine.fusion import FusedNormAct
+from libreyolo.engine.kernel_norm import KernelBatchNorm
+from libreyolo.nn.fused import available
+from libreyolo.nn.fused.scratch import Scratch
 
 
 @dataclass(frozen=True)
@@ -28,16 +32,26 @@ class Norm:
     offset: float = 2.0  # how far the mean is from 0
     dtype: torch.dtype = torch.float64
     fused: bool = False  # with its activation (none), on maps that the kernels don't take
+    kernels: bool = False  # as on a GPU, in Triton's interpreter
 
 
 def gaps(case: Norm) -> dict[str, float]:
     """Return the largest absolute difference of forward, input gradient, parameter gradients and buffers, over ranks and two steps."""
-    found: dict[str, float] = {}
     own_norm = _norm(case)
-    own_norm = FusedNormAct(own_norm, nn.Identity(), over_ranks=True) if isinstance(own_norm, nn.BatchNorm2d) and case.fused else own_norm
+    if case.fused or case.kernels:
+        assert isinstance(own_norm, nn.BatchNorm2d)
+        own_norm = FusedNormAct(own_norm, nn.Identity(), over_ranks=True, scratch=Scratch())
     whole_norm, shared_norm = _norm(case), synchronise(nn.Sequential(own_norm))[0]
     assert isinstance(shared_norm, SyncBatchNorm)
     assert list(shared_norm.state_dict()) == list(whole_norm.state_dict())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(available, "runs_on", lambda device: case.kernels)
+        found = _gaps(case, whole_norm, shared_norm)
+    return _largest_over_ranks(found)
+
+
+def _gaps(case: Norm, whole_norm: nn.Module, shared_norm: nn.Module) -> dict[str, float]:
+    found: dict[str, float] = {}
     rank, world_size = collectives.rank(), collectives.world_size()
     for step in range(2):
         x, pull = _inputs(case, step)
@@ -61,35 +75,42 @@ def gaps(case: Norm) -> dict[str, float]:
         for name, (mine, theirs) in pairs.items():
             found[name] = max(found.get(name, 0.0), float((mine - theirs).detach().abs().max()))
         shared_norm.zero_grad(), whole_norm.zero_grad()
-    return _largest_over_ranks(found)
+    return found
 
 
 def on_two_gpus() -> float:
-    """Return the largest relative difference between synchronised norms (torch's, and fused with SiLU) on two GPUs and plain ones on the whole batch.
+    """Return the largest relative difference between synchronised norms on two GPUs and plain ones on the whole batch.
 
-    Raises where torch sees the host wait for the device.
+    Torch's function, kernels, torch's kernels with little between them, and fused with SiLU. Raises where torch sees the host wait for the device.
     """
     rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", rank)
     found = 0.0
     with launch.process_group(launch.detect(os.environ), device=str(device)):
-        for fused in (False, True):
-            plain = nn.Sequential(nn.BatchNorm2d(8), nn.SiLU()).to(device)
-            own: Any = nn.BatchNorm2d(8).to(device)
-            shared = FusedNormAct(own, nn.SiLU(), over_ranks=True) if fused else synchronise(nn.Sequential(own, nn.SiLU()))
-            x = torch.randn(6, 8, 16, 16, generator=torch.Generator().manual_seed(0)).to(device, memory_format=torch.channels_last) * 3 + 2
+        for way in ("torch's", "kernels", "torch's kernels", "fused"):
+            plain = nn.Sequential(nn.BatchNorm2d(80), nn.SiLU()).to(device)
+            own: Any = nn.BatchNorm2d(80).to(device)
+            if way == "fused":
+                shared = nn.Sequential(FusedNormAct(own, nn.SiLU(), over_ranks=True, scratch=Scratch()))
+            else:
+                norm = own if way == "torch's" else KernelBatchNorm(80, scratch=Scratch()).to(device)
+                shared = synchronise(nn.Sequential(norm, nn.SiLU()))
+            x = torch.randn(6, 80, 64, 64, generator=torch.Generator().manual_seed(0)).to(device, memory_format=torch.channels_last) * 3 + 2
             part = slice(0, 2) if rank == 0 else slice(2, 6)
             for mode in ("default", "error"):  # kernels and the communicator are made the first time
                 whole, mine = x.clone().requires_grad_(), x[part].clone(memory_format=torch.channels_last).requires_grad_()
                 expected = plain(whole)
                 expected.sin().sum().backward()
                 torch.cuda.set_sync_debug_mode(mode)
-                result = shared(mine)
+                with pytest.MonkeyPatch.context() as patched:
+                    if way == "torch's kernels":
+                        patched.setattr(available, "runs_on", lambda device: False)
+                    result = shared(mine)
                 result.sin().sum().backward()
                 torch.cuda.set_sync_debug_mode("default")
             assert whole.grad is not None and mine.grad is not None
             pairs = [(result, expected[part]), (mine.grad, whole.grad[part])]
-            norm, twin = (shared if fused else shared[0]), plain[0]
+            norm, twin = shared[0], plain[0]
             pairs += [(norm.running_mean, twin.running_mean), (norm.running_var, twin.running_var)]
             found = max(found, *(float((a - b).detach().abs().max() / b.detach().abs().max()) for a, b in pairs))
     return found
@@ -117,7 +138,9 @@ def _inputs(case: Norm, step: int) -> tuple[Tensor, Tensor]:
     shape = (sum(case.sizes), 4) if case.flat else (sum(case.sizes), 4, 3, 2)
     channel = torch.arange(4, dtype=torch.float64).reshape(1, 4, *[1] * (len(shape) - 2))
     x = torch.randn(shape, generator=draw, dtype=torch.float64) * (1 + channel) + case.offset * (1 + channel)
-    return x.to(case.dtype), torch.randn(shape, generator=draw, dtype=torch.float64).to(case.dtype)
+    pull = torch.randn(shape, generator=draw, dtype=torch.float64)
+    layout = torch.channels_last if case.kernels else torch.contiguous_format
+    return x.to(case.dtype, memory_format=layout), pull.to(case.dtype, memory_format=layout)
 
 
 def _largest_over_ranks(found: dict[str, float]) -> dict[str, float]:

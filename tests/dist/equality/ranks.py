@@ -18,6 +18,7 @@ from libreyolo import build, schema
 from libreyolo.engine import collectives, weight_casts
 from libreyolo.engine.generators import seed_process
 from libreyolo.models.nafnet import network as nafnet
+from tests import kernels
 from tests.dist.equality import norms, runs, toys, validation
 from tests.dist.equality.checks import GRADIENT, MIXED, NO_OBJECT, ONE_RANK_ONLY, Check, Outcome, buffer_difference, run
 from tests.dist.equality.mutations import MUTATIONS
@@ -97,6 +98,7 @@ NORMS = (
     norms.Norm(flat=True),
     norms.Norm(offset=300.0),
     norms.Norm(offset=300.0, dtype=torch.float32),
+    *([norms.Norm(offset=300.0, dtype=torch.float32, kernels=True)] if kernels.INTERPRETED else []),
 )
 
 

@@ -11,10 +11,11 @@ from torch import nn
 
 from libreyolo.engine.batchnorm import CudaSyncBatchNorm, SyncBatchNorm
 from libreyolo.engine.cuda_graph import GraphedNetwork
-from libreyolo.engine.fusion import fuse
+from libreyolo.engine.fusion import FusedNormAct, fuse
 from libreyolo.engine.norm_counters import NormCounters
 from libreyolo.engine.step import TrainStep
 from libreyolo.nn.conv import ConvBNAct
+from libreyolo.nn.fused import available
 from tests.unit.engine.operators import Operators
 from tests.unit.engine.toy import CPU, ToyTask, toy_batches, toy_net
 
@@ -29,8 +30,10 @@ def every_kind() -> nn.Module:
 
 
 def test_counters_and_statistics_are_those_of_layers_that_count_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: name)  # kernels are not run on the CPU
-    net = fuse(every_kind(), over_ranks=False)
+    with monkeypatch.context() as as_on_a_gpu:
+        as_on_a_gpu.setattr(available, "obstacle", lambda device: "")
+        net = fuse(every_kind(), over_ranks=False)
+    assert isinstance(net[-1].bn, FusedNormAct)  # type: ignore[index]
     alone = copy.deepcopy(net)
     counters = NormCounters(net)
     for _ in range(3):

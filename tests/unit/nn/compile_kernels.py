@@ -8,19 +8,21 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from libreyolo.nn.fused import kernels, norm_act
+from libreyolo.nn import neighbour_mean
+from libreyolo.nn.fused import kernels, norm_act, window_kernels
+from tests.unit.nn import launch_kernels
 
 # Kernel -> types of its arguments but for constants; "map" is an activation's type.
-FLOATS, ROWS = "*fp32", {"BM": norm_act.BLOCK_ROWS, "BC": norm_act.BLOCK_COLUMNS}
-PARTS = {"BP": norm_act.BLOCK_PARTS, "BC": norm_act.BLOCK_COLUMNS}
-SIGNATURES: dict[Any, tuple[list[str], dict[str, int]]] = {
-    kernels.sums_kernel: (["map", FLOATS, *["i32"] * 3], ROWS),
-    kernels.statistics_kernel: (["map", *[FLOATS] * 5, "i32", "i32", *["fp32"] * 3], PARTS),
-    kernels.gradient_means_kernel: ([*[FLOATS] * 3, "i32", "i32", "fp32"], PARTS),
-    kernels.apply_kernel: (["map", "map", *[FLOATS] * 4, "i32", "i32"], ROWS | {"ACT": 0}),
-    kernels.gradient_sums_kernel: (["map", "map", *[FLOATS] * 5, *["i32"] * 3], ROWS | {"ACT": 0}),
-    kernels.gradient_kernel: (["map", "map", "map", *[FLOATS] * 6, "i32", "i32"], ROWS | {"ACT": 0}),
+FLOATS, INTS = "*fp32", "i32"
+TILES: dict[str, int] = {"BM": norm_act.GRADIENT_TILE // 64, "BC": 64, "BP": norm_act.PARTS_TILE // 64, "RANKS": 2, "ACT": kernels.SILU}
+TYPES: dict[Any, list[str]] = {
+    kernels.sums_kernel: ["map", FLOATS, "*i32", FLOATS, *[INTS] * 4],
+    kernels.apply_kernel: ["map", "map", *[FLOATS] * 5, "*i64", INTS, INTS, "fp32", "fp32"],
+    kernels.gradient_sums_kernel: ["map", "map", FLOATS, "*i32", *[FLOATS] * 4, *[INTS] * 3, "fp32"],
+    kernels.gradient_kernel: ["map", "map", "map", *[FLOATS] * 4, INTS, INTS, "fp32"],
+    window_kernels.means_kernel: ["map", "map", *[INTS] * 4],
 }
+WINDOWS = {"PADDING": 1, "ROWS": neighbour_mean.ROWS, "BLOCK": neighbour_mean.BLOCK}
 
 
 def compiled(kernel: Any, types: list[str], constants: dict[str, int]) -> bytes:
@@ -36,12 +38,18 @@ def compiled(kernel: Any, types: list[str], constants: dict[str, int]) -> bytes:
 
 
 if __name__ == "__main__":
-    for kernel, (types, constants) in SIGNATURES.items():
-        chosen = constants | ({"ACT": kernels.SILU} if "ACT" in constants else {})
-        assert len(compiled(kernel, ["*bf16" if t == "map" else t for t in types], chosen)) > 1000
-    types, constants = SIGNATURES[kernels.apply_kernel]
+    for kernel, types in TYPES.items():
+        constants = {name: value for name, value in {**TILES, **WINDOWS}.items() if name in kernel.arg_names}
+        assert len(compiled(kernel, ["*bf16" if t == "map" else t for t in types], constants)) > 1000
     for kind, act in (("*fp32", kernels.RELU), ("*fp16", kernels.NONE)):
-        assert len(compiled(kernels.apply_kernel, [kind if t == "map" else t for t in types], constants | {"ACT": act})) > 1000
-    known = {name for name, value in vars(kernels).items() if name.endswith("_kernel") and hasattr(value, "arg_names")}
-    assert known == {kernel.__name__ for kernel in SIGNATURES}
-    print("compiled", len(SIGNATURES))
+        constants = {name: value for name, value in TILES.items() if name in kernels.apply_kernel.arg_names} | {"ACT": act, "RANKS": 1}
+        assert len(compiled(kernels.apply_kernel, [kind if t == "map" else t for t in TYPES[kernels.apply_kernel]], constants)) > 1000
+    known = {
+        name
+        for module in (kernels, window_kernels)
+        for name, value in vars(module).items()
+        if name.endswith("_kernel") and hasattr(value, "arg_names")
+    }
+    assert known == {kernel.__name__ for kernel in TYPES}
+    print("compiled", len(TYPES))
+    print("launched", launch_kernels.check())

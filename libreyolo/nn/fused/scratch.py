@@ -1,0 +1,55 @@
+"""What a norm by kernels needs beside its tensors: memory to work in, and the ranks whose rows are one batch. Neither needs triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+FLOATS, TICKETS = 1 << 17, 64  # enough for every map of at most 4096 channels on a GPU of 512 multiprocessors, as `plan_for` shares it
+
+
+class Scratch:
+    """Memory that a kernel uses while it runs, one piece for each stream, because kernels of one stream run one after the other."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
+
+    def __deepcopy__(self, memo: Any) -> Scratch:
+        return Scratch()
+
+    def of(self, device: torch.device, floats: int, tickets: int) -> tuple[Tensor, Tensor]:
+        """Return at least `floats` numbers of any value, and `tickets` integers that are 0 and that whoever changes them sets to 0 again."""
+        on_gpu = device.type == "cuda"
+        if on_gpu and torch.cuda.is_current_stream_capturing():  # a graph has its own, as long as it lives
+            return _pieces(device, floats, tickets)
+        place = (device, torch.cuda.current_stream(device).cuda_stream if on_gpu else 0)
+        kept = self._kept.get(place)
+        if kept is None or kept[0].numel() < floats or kept[1].numel() < tickets:
+            kept = self._kept[place] = _pieces(device, max(floats, FLOATS), max(tickets, TICKETS))
+        return kept
+
+
+class Ranks(NamedTuple):
+    """The ranks whose rows are one batch; each of them holds some.
+
+    gather: given [size, ...], in which every rank wrote its own row, brings all of them to every rank, in place. add: sums over ranks, in place.
+    """
+
+    rank: int
+    size: int
+    gather: Callable[[Tensor], Any]
+    add: Callable[[Tensor], Any]
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+ALONE = Ranks(0, 1, _as_it_is, _as_it_is)
+
+
+def _pieces(device: torch.device, floats: int, tickets: int) -> tuple[Tensor, Tensor]:
+    return torch.empty(floats, device=device), torch.zeros(tickets, dtype=torch.int32, device=device)

@@ -1,0 +1,66 @@
+"""The mean of each 2x2 neighbourhood (stride 1), and its gradient at the price of another such mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from libreyolo.nn.fused import available
+
+ROWS, BLOCK = 4, 1024  # of a program of the kernel: 8 numbers a thread, which in bfloat16 are one load
+
+
+class NeighbourMean(nn.Module):
+    """The means of 2x2 neighbours, [B, C, H - 1, W - 1], of [B, C, H, W]; any number of gradients.
+
+    On a GPU torch's backward visits every window of a place one after the other, and here the gradient is the mean of the padded gradient. by_kernel:
+    channels_last maps on a GPU go through a kernel of our own. Compiled by torch.compile, it is torch's operator.
+    """
+
+    by_kernel = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type != "cuda" or torch.compiler.is_compiling():
+            return F.avg_pool2d(x, 2, 1)
+        found: Tensor = Means.apply(x, 0, self.by_kernel)
+        return found
+
+
+class Means(torch.autograd.Function):
+    """2x2 means of maps with `padding` (0 or 1) zeros around them; each padding is the other's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, padding: int, by_kernel: bool) -> Tensor:
+        ctx.padding, ctx.by_kernel = padding, by_kernel
+        return _by_kernel(x, padding) if by_kernel and _takes(x, padding) else F.avg_pool2d(x, 2, 1, padding)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return Means.apply(gradients[0], 1 - ctx.padding, ctx.by_kernel), None, None
+
+
+def _takes(x: Tensor, padding: int) -> bool:
+    """Return whether the kernel takes these maps."""
+    return (
+        x.dim() == 4
+        and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and x.numel() > 0
+        and min(x.shape[2:]) + padding > 1
+        and x.is_contiguous(memory_format=torch.channels_last)
+        and available.runs_on(x.device)
+    )
+
+
+def _by_kernel(x: Tensor, padding: int) -> Tensor:
+    from libreyolo.nn.fused.window_kernels import means_kernel
+
+    images, channels, height, width = x.shape
+    rows, columns = height - 1 + 2 * padding, width - 1 + 2 * padding
+    y = torch.empty((images, channels, rows, columns), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    grid = (images * -(-rows // ROWS) * -(-columns * channels // BLOCK),)
+    with available.current(x.device):
+        means_kernel[grid](x, y, height, channels, width * channels, columns * channels, PADDING=padding, ROWS=ROWS, BLOCK=BLOCK)
+    return y
