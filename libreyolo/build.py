@@ -31,6 +31,7 @@ from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
 from libreyolo.engine.trainer import Plan, Trainer
+from libreyolo.engine.weight_casts import cast_together
 from libreyolo.errors import UserError
 from libreyolo.interfaces.family import Family
 from libreyolo.recipe import Recipe
@@ -175,7 +176,10 @@ def training(
     )
     task = assembly.task()
     stack = ExitStack()
+    precision = amp_dtype(recipe, device)
     stack.enter_context(compiled(bare, recipe.compile))
+    if recipe.compile is False:  # a compiler joins a cast with what uses it
+        stack.enter_context(cast_together(bare, precision))
     wrapped = _graphed(collectives.wrap(bare, device), recipe, seat, stack)
     if recipe.profile and seat.world_size == 1:
         wrapped = MarkedNetwork(wrapped)
@@ -185,7 +189,7 @@ def training(
         task,
         optimizer,
         device=device,
-        amp_dtype=amp_dtype(recipe, device),
+        amp_dtype=precision,
         clip_max_norm=recipe.clip_max_norm,
         asked_to_leave=interruption.asked,
     )

@@ -51,10 +51,14 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _track(self, mean: Tensor, variance: Tensor) -> None:
-        if not self.track_running_stats or self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
+        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
             return
-        self.num_batches_tracked.add_(1)
-        weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        if self.num_batches_tracked is not None:  # else the network counts for its layers
+            self.num_batches_tracked.add_(1)
+        weight = self.momentum
+        if weight is None:
+            assert self.num_batches_tracked is not None  # who needs the number counts by itself
+            weight = 1.0 / float(self.num_batches_tracked)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
         self.running_var.lerp_(variance.to(self.running_var.dtype), weight)
 

@@ -14,11 +14,16 @@ from torch.nn.modules.batchnorm import _NormBase
 
 @dataclass(frozen=True)
 class _OfOneType:
-    """live: the network's own tensors. flat: one tensor that holds their copies, `copies` the parts of it in their shapes."""
+    """live: the network's own tensors, `rows` the same as vectors. flat: one tensor that holds their copies, `copies` the parts of it in their
+    shapes. chosen, choices: likewise, for what goes back. All views are made once: a step has no time for hundreds of them.
+    """
 
     live: list[Tensor]
+    rows: list[Tensor]
     flat: Tensor
     copies: list[Tensor]
+    chosen: Tensor
+    choices: list[Tensor]
 
 
 class NormStatistics:
@@ -41,18 +46,20 @@ class NormStatistics:
     def put_back(self, wanted: Tensor) -> None:
         """Put the copied statistics back where `wanted` ([1], on the device) is not 0; the host does not wait to know."""
         for group in self._groups:
-            now = torch.cat([t.reshape(-1) for t in group.live])
-            chosen = torch.where(wanted != 0, group.flat, now)
-            torch._foreach_copy_(group.live, _parts(chosen, group.live))
+            torch.cat(group.rows, out=group.chosen)
+            torch.where(wanted != 0, group.flat, group.chosen, out=group.chosen)
+            torch._foreach_copy_(group.live, group.choices)
 
     def of(self, tensor: Tensor) -> Tensor:
         """Return the copy of one of the network's statistics, any other tensor as it is."""
         return self._copy_of.get(id(tensor), tensor)
 
 
+@torch.no_grad()
 def _group(tensors: list[Tensor]) -> _OfOneType:
-    flat = torch.cat([t.detach().reshape(-1) for t in tensors])
-    return _OfOneType(tensors, flat, _parts(flat, tensors))
+    rows = [t.view(-1) for t in tensors]
+    flat, chosen = torch.cat(rows), torch.cat(rows)
+    return _OfOneType(tensors, rows, flat, _parts(flat, tensors), chosen, _parts(chosen, tensors))
 
 
 def _parts(flat: Tensor, like: list[Tensor]) -> list[Tensor]:

@@ -118,6 +118,9 @@ def _give_momentum_a_start(optimizer: torch.optim.Optimizer) -> None:
     """
     if not isinstance(optimizer, torch.optim.SGD):
         return
+    num_parameters = sum(len(group["params"]) for group in optimizer.param_groups)
+    if len(optimizer.state) == num_parameters and all(state.get("momentum_buffer") is not None for state in optimizer.state.values()):
+        return  # looking each parameter up costs more than the kernel
     for group in optimizer.param_groups:
         for parameter in group["params"] if group["momentum"] else ():
             if parameter.grad is not None and optimizer.state[parameter].get("momentum_buffer") is None:

@@ -26,6 +26,7 @@ from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
 from libreyolo.engine.host_copy import HostCopy
+from libreyolo.engine.norm_counters import NormCounters
 from libreyolo.engine.norm_statistics import NormStatistics
 from libreyolo.engine.optimizer import step_unless
 from libreyolo.interfaces.phases import BACKWARD, LOSS, OPTIMISER
@@ -58,7 +59,7 @@ class TrainStep:
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.world_size = collectives.world_size()
         self.shown_only: frozenset[str] = frozenset()  # reports of the last step's terms that are no part of the loss
-        self.norms = NormStatistics(net)
+        self.norms, self.counters = NormStatistics(net), NormCounters(net)
         self.asked_to_leave = asked_to_leave
         self.own: list[tuple[str, Tensor, Tensor]] = []  # of the newest window: name, total and stats of this rank's terms, before any sum over ranks
         self._wishes: Tensor | None = None  # [1], how many ranks want to leave; None until a sum of this window has carried it
@@ -99,26 +100,29 @@ class TrainStep:
     def _micro_batch(
         self, batch: Any, facts: dict[str, int], known: Mapping[str, Tensor], *, share: float, provisional: float | None
     ) -> tuple[dict[str, Term], tuple[dict[str, Tensor], dict[str, Tensor]] | None]:
-        """Run forward and backward over one micro-batch; return its terms, cut off from their graph, and what `_multipliers` gives.
+        """Run forward and backward over one micro-batch; return its terms, cut off from their graph, and what `_add` takes of them.
 
         provisional: what multiplies terms of one shared normaliser until the window's is known; None is returned beside them then.
         Nothing that is returned or kept holds a part of the graph. A CUDA graph can be captured only where no earlier one is left: a parameter's
         gradient would be accumulated by the node of that graph, on the stream where its forward ran, which a capture may not wait for.
         """
-        with record_function(LOSS), torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None):
+        autocast = torch.autocast(self.device.type, dtype=self.amp_dtype, enabled=self.amp_dtype is not None)
+        with record_function(LOSS), autocast, self.counters.one_forward():
             terms = self.task.terms(self.net, batch, facts)
-        found = None
+        values: dict[str, Tensor] | None = None
         if provisional is not None and _share_one_normaliser(terms):
             # A mean over pictures keeps float16 gradients in range until the real normaliser is known.
             multipliers = {name: term.total.new_full((), provisional) for name, term in terms.items()}
         else:
-            found = multipliers, _ = self._multipliers(terms, known, share)
-        loss = torch.stack([(term.total * multipliers[name]).sum() for name, term in terms.items() if term.trained]).sum() * self.world_size
+            multipliers, values = self._multipliers(terms, known, share)
+        products = {name: _dot(term.total, multipliers[name]) for name, term in terms.items()}
+        loss = torch.stack([products[name] for name, term in terms.items() if term.trained]).sum() * self.world_size
         # Times 1, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
         loss = loss * (loss.detach() * 0.0 + 1.0)
         with record_function(BACKWARD):
             self.scaler.scale(loss).backward()
-        return {name: replace(term, total=term.total.detach()) for name, term in terms.items()}, found
+        cut_off = {name: replace(term, total=term.total.detach()) for name, term in terms.items()}
+        return cut_off, None if values is None else ({name: product.detach() for name, product in products.items()}, values)
 
     def move(self) -> HostCopy:
         """Move the weights by the gradients, or refuse to; return (refused, ranks that want to leave), the same numbers on every rank."""
@@ -128,7 +132,7 @@ class TrainStep:
     def _move(self) -> HostCopy:
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.optimizer)
-        refused = _not_finite([p.grad for p in self.parameters if p.grad is not None], self.device)
+        refused = _not_finite([g for p in self.parameters if (g := p.grad) is not None], self.device)
         if self.clip_max_norm > 0:
             nn.utils.clip_grad_norm_(self.parameters, self.clip_max_norm)
         step_unless(refused, self.optimizer)
@@ -166,14 +170,16 @@ class TrainStep:
         known: the window's stats by normaliser. What is not among them is normalised by this micro-batch and weighted by its `share` of the
         window.
         """
-        names = [n for n in terms if terms[n].normaliser not in known]
-        pieces = {n: known[t.normaliser] for n, t in terms.items() if n not in names}
-        if names:
-            summed = self._sum(torch.cat([terms[n].stats for n in names]))
-            pieces |= zip(names, summed.split([terms[n].stats.numel() for n in names]), strict=True)
-        shares = {n: share if n in names else 1.0 for n in terms}
-        multipliers = {n: t.scale(pieces[n]) * shares[n] for n, t in terms.items()}
-        return multipliers, {n: t.value(pieces[n]) * shares[n] / self.world_size for n, t in terms.items() if t.value}
+        shared = {t.normaliser: t for t in terms.values()}  # one term stands for all that have its stats and scale
+        own = {normaliser: t for normaliser, t in shared.items() if normaliser not in known}
+        sums = dict(known)
+        if own:
+            summed = self._sum(torch.cat([t.stats for t in own.values()]))
+            sums |= zip(own, summed.split([t.stats.numel() for t in own.values()]), strict=True)
+        shares = {normaliser: share if normaliser in own else 1.0 for normaliser in shared}
+        scales = {normaliser: t.scale(sums[normaliser]) * shares[normaliser] for normaliser, t in shared.items()}
+        values = {n: t.value(sums[t.normaliser]) * shares[t.normaliser] / self.world_size for n, t in terms.items() if t.value}
+        return {n: scales[t.normaliser] for n, t in terms.items()}, values
 
     def _divide_window(self, waiting: Sequence[Mapping[str, Term]], provisional: float) -> dict[str, Tensor]:
         """Replace the provisional factor in the accumulated gradients by the one normaliser of the whole window."""
@@ -184,7 +190,7 @@ class TrainStep:
         torch._foreach_mul_(gradients, multiplier / provisional)
         parts: dict[str, Tensor] = {}
         for terms in waiting:
-            _add(parts, terms, dict.fromkeys(terms, multiplier), {})
+            _add(parts, terms, {name: _dot(term.total, multiplier) for name, term in terms.items()}, {})
         return parts
 
     def _sum(self, stats: Tensor) -> Tensor:
@@ -205,11 +211,16 @@ def _share_one_normaliser(terms: Mapping[str, Term]) -> bool:
     return len({t.normaliser for t in terms.values()}) == 1 and all(t.total.dim() == 0 for t in terms.values())
 
 
-def _add(parts: dict[str, Tensor], terms: Mapping[str, Term], multipliers: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+def _add(parts: dict[str, Tensor], terms: Mapping[str, Term], products: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     for name, term in terms.items():
         shown = term.report or name
-        value = values[name] if name in values else (term.total.detach() * multipliers[name]).sum()
+        value = values[name] if name in values else products[name]
         parts[shown] = parts[shown] + value if shown in parts else value
+
+
+def _dot(total: Tensor, multiplier: Tensor) -> Tensor:
+    product = total * multiplier
+    return product.sum() if product.dim() else product
 
 
 def _not_finite(gradients: list[Tensor], device: torch.device) -> Tensor:

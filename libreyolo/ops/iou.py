@@ -18,21 +18,25 @@ from torch import Tensor
 EPS = 1e-7  # on areas in squared pixels; negligible for any box that has an area
 
 
+Sides = tuple[Tensor, ...]  # x1, y1, x2, y2 of boxes, each [...]: taken apart once, since each of many slices would cost kernels in the backward
+
+
 def area(boxes: Tensor) -> Tensor:
     """Return the area of xyxy boxes, [...]; 0 for a box whose corners are swapped."""
-    return (boxes[..., 2] - boxes[..., 0]).clamp(min=0) * (boxes[..., 3] - boxes[..., 1]).clamp(min=0)
+    return _area(boxes.unbind(-1))
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
     """Return the aligned IoU, in [0, 1]."""
-    inter, union = _intersection_union(a, b)
+    inter, union = _intersection_union(a.unbind(-1), b.unbind(-1))
     return inter / (union + EPS)
 
 
 def giou(a: Tensor, b: Tensor) -> Tensor:
     """Return the aligned generalised IoU, in (-1, 1]; -1 is approached by distant boxes."""
-    inter, union = _intersection_union(a, b)
-    w, h = _enclosing(a, b)
+    sides_a, sides_b = a.unbind(-1), b.unbind(-1)
+    inter, union = _intersection_union(sides_a, sides_b)
+    w, h = _enclosing(sides_a, sides_b)
     hull = w * h
     return inter / (union + EPS) - (hull - union) / (hull + EPS)
 
@@ -43,13 +47,14 @@ def ciou(a: Tensor, b: Tensor) -> Tensor:
     The weight alpha of the aspect-ratio term is a constant for the gradient, as the paper's section on CIoU loss intends (it balances, it
     is not to be optimised).
     """
-    inter, union = _intersection_union(a, b)
+    sides_a, sides_b = a.unbind(-1), b.unbind(-1)
+    inter, union = _intersection_union(sides_a, sides_b)
     overlap = inter / (union + EPS)
-    hull_w, hull_h = _enclosing(a, b)
-    dx = a[..., 0] + a[..., 2] - b[..., 0] - b[..., 2]
-    dy = a[..., 1] + a[..., 3] - b[..., 1] - b[..., 3]
+    hull_w, hull_h = _enclosing(sides_a, sides_b)
+    dx = sides_a[0] + sides_a[2] - sides_b[0] - sides_b[2]
+    dy = sides_a[1] + sides_a[3] - sides_b[1] - sides_b[3]
     distance = (dx.square() + dy.square()) / 4 / (hull_w.square() + hull_h.square() + EPS)
-    aspect = (4 / math.pi**2) * (_angle(b) - _angle(a)).square()
+    aspect = (4 / math.pi**2) * (_angle(sides_b) - _angle(sides_a)).square()
     with torch.no_grad():
         alpha = aspect / (1 - overlap + aspect + EPS)
     return overlap - distance - alpha * aspect
@@ -70,19 +75,25 @@ def pairwise_ciou(a: Tensor, b: Tensor) -> Tensor:
     return ciou(a.unsqueeze(-2), b.unsqueeze(-3))
 
 
-def _intersection_union(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    w = torch.minimum(a[..., 2], b[..., 2]) - torch.maximum(a[..., 0], b[..., 0])
-    h = torch.minimum(a[..., 3], b[..., 3]) - torch.maximum(a[..., 1], b[..., 1])
+def _area(boxes: Sides) -> Tensor:
+    x1, y1, x2, y2 = boxes
+    return (x2 - x1).clamp(min=0) * (y2 - y1).clamp(min=0)
+
+
+def _intersection_union(a: Sides, b: Sides) -> tuple[Tensor, Tensor]:
+    w = torch.minimum(a[2], b[2]) - torch.maximum(a[0], b[0])
+    h = torch.minimum(a[3], b[3]) - torch.maximum(a[1], b[1])
     inter = w.clamp(min=0) * h.clamp(min=0)
-    return inter, area(a) + area(b) - inter
+    return inter, _area(a) + _area(b) - inter
 
 
-def _enclosing(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    w = torch.maximum(a[..., 2], b[..., 2]) - torch.minimum(a[..., 0], b[..., 0])
-    h = torch.maximum(a[..., 3], b[..., 3]) - torch.minimum(a[..., 1], b[..., 1])
+def _enclosing(a: Sides, b: Sides) -> tuple[Tensor, Tensor]:
+    w = torch.maximum(a[2], b[2]) - torch.minimum(a[0], b[0])
+    h = torch.maximum(a[3], b[3]) - torch.minimum(a[1], b[1])
     return w, h
 
 
-def _angle(boxes: Tensor) -> Tensor:
+def _angle(boxes: Sides) -> Tensor:
     """Return arctan(width / height); the EPS gives a flat box an angle and its gradient a bound."""
-    return torch.atan((boxes[..., 2] - boxes[..., 0]) / (boxes[..., 3] - boxes[..., 1] + EPS))
+    x1, y1, x2, y2 = boxes
+    return torch.atan((x2 - x1) / (y2 - y1 + EPS))

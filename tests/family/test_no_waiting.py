@@ -1,10 +1,13 @@
 """No family makes the host wait for the device inside a step: not its loader's preparation, its forward, its loss, nor their gradients.
 
 One exception: who matches with the Hungarian method on the host reads the costs once for each forward.
+
+Nor does one run a BatchNorm twice, or leave one out: the network counts for all of them, once a forward.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from libreyolo import build, schema
 from libreyolo.assembly import assembly_for
@@ -63,6 +67,10 @@ def test_a_step_never_waits_for_the_device(name: str, sets: dict[str, Path], mon
 
     if name in ON_THE_HOST:
         monkeypatch.setattr(f"{ON_THE_HOST[name]}.match", match)
+    runs: Counter[nn.Module] = Counter()
+    norms = [module for module in step.net.modules() if isinstance(module, _BatchNorm)]
+    for norm in norms:
+        norm.register_forward_hook(lambda module, given, found: runs.update([module]))
     loader: Any = assembly.train_loader(Seat(0, 1, 1, DEVICE), 2)
     watched = Watched(step.net)
     with nothing_waits():
@@ -75,6 +83,7 @@ def test_a_step_never_waits_for_the_device(name: str, sets: dict[str, Path], mon
     assert parts and all(value.device == DEVICE for value in parts.values())
     assert all(p.grad is not None for p in step.parameters)
     assert (watched.calls, watched.look()) == (1, 0)  # no part of the network and no loss keeps the graph, which a CUDA graph's capture would meet
+    assert all(runs[norm] == 1 for norm in norms)
     assert len(read) == (1 if name in ON_THE_HOST else 0)
 
 

@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 import launch
 from libreyolo import build, schema
-from libreyolo.engine import collectives
+from libreyolo.engine import collectives, weight_casts
 from libreyolo.engine.generators import seed_process
 from libreyolo.models.nafnet import network as nafnet
 from tests import kernels
@@ -81,6 +81,7 @@ def step_session() -> dict[str, Any]:
         found["without sync"] = without_sync()
         found["initial"] = initial_weights()
         found["inf on one rank"] = infinity_on_rank_1()
+        found["casts together"] = casts_together()
         found["mutations"] = {name: mutated(name) for name in MUTATIONS}
     return found
 
@@ -175,6 +176,22 @@ def infinity_on_rank_1() -> list[tuple[bool, float]] | None:
     step = toys.TrainStep(collectives.wrap(net, device), task, optimizer, device=device, amp_dtype=torch.float16)
     _, moved = step([rows], [8])
     return collectives.gather_objects((moved, float((net[0].weight.detach() - before).abs().max())))
+
+
+def casts_together() -> list[dict[str, torch.Tensor]]:
+    """Take three bfloat16 steps of two micro-batches with weights cast together, and with autocast's own casts; return both networks' weights."""
+    rows = toys.data().of_rank(collectives.rank(), collectives.world_size())
+    rows = toys.Rows(rows.x.float(), rows.y.float(), rows.weight.float())
+    device, task = torch.device("cpu"), toys.Toy(toys.mean_terms)
+    found = []
+    for dtype in (torch.bfloat16, None):
+        net = toys.model().float().train()
+        step = toys.TrainStep(collectives.wrap(net, device), task, torch.optim.SGD(net.parameters(), lr=0.01), device=device, amp_dtype=torch.bfloat16)
+        with patch.object(weight_casts, "CHUNK", 2), weight_casts.cast_together(net, dtype):
+            moved = [step([rows, rows], [8, 8])[1] for _ in range(3)]
+        assert all(moved)
+        found.append({name: value.clone() for name, value in net.state_dict().items()})
+    return found
 
 
 def run_session(start: str, data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:

@@ -52,6 +52,13 @@ def test_every_kind_of_term_gives_on_two_ranks_what_one_process_computes(kind: s
 
 
 @pytest.mark.slow
+def test_weights_cast_together_give_two_ranks_the_numbers_of_autocast_s_own_casts(two_ranks: dict[Any, Any]) -> None:
+    together, apart = two_ranks["casts together"]
+    fresh = toys.model().float().state_dict()
+    assert all(torch.equal(together[name], apart[name]) and not torch.equal(together[name], fresh[name]) for name in fresh)
+
+
+@pytest.mark.slow
 def test_a_group_that_is_empty_on_all_ranks_counts_nothing(two_ranks: dict[Any, Any]) -> None:
     gradient, _ = two_ranks["no positive"]
     expected, _ = toys.by_hand(toys.decoupled_loss, toys.no_positive(toys.data()))

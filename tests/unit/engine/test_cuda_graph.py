@@ -18,6 +18,8 @@ from libreyolo import build
 from libreyolo.assembly.parts import Seat
 from libreyolo.engine import cuda_graph
 from libreyolo.engine.cuda_graph import EAGER_STEPS, GraphedNetwork
+from libreyolo.engine.norm_counters import NormCounters
+from libreyolo.engine.weight_casts import cast_together
 from libreyolo.errors import UserError
 from libreyolo.recipe import Recipe
 
@@ -333,7 +335,8 @@ def test_on_a_gpu_replayed_steps_give_the_numbers_of_eager_ones(dtype: torch.dty
     def pair(x: Tensor, seed: int) -> Iterator[Tensor]:
         for called in (plain, net):
             torch.manual_seed(seed)  # dropout's draws
-            with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None):
+            counted = counters.one_forward() if called is net else nullcontext()
+            with torch.autocast("cuda", dtype=dtype, enabled=dtype is not None), counted:
                 y = called(x).maps[1].float()
             yield y
 
@@ -342,8 +345,9 @@ def test_on_a_gpu_replayed_steps_give_the_numbers_of_eager_ones(dtype: torch.dty
     graphed.load_state_dict(plain.state_dict())
     net = GraphedNetwork(graphed)
     start = {name: value.clone() for name, value in plain.state_dict().items()}
+    counters = NormCounters(net)
     optimizers = [torch.optim.SGD([p for p in n.parameters() if p.requires_grad], lr=0.1, momentum=0.9, fused=True) for n in (plain, graphed)]
-    with pinning():
+    with pinning(), cast_together(graphed, dtype):
         for step in range(EAGER_STEPS + 4):
             for part in range(micro_batches):
                 x = torch.rand(2 if step == EAGER_STEPS + 2 else 4, 3, 8, 8).pin_memory().to("cuda", non_blocking=True)

@@ -196,6 +196,22 @@ def test_a_fused_optimiser_looks_at_the_flag_itself_also_in_its_first_step(kind:
             torch.testing.assert_close(fused.state[a][name], value, msg=name)
 
 
+def test_a_parameter_whose_first_gradient_comes_late_and_is_refused_still_starts_from_no_momentum() -> None:
+    one, fused, other, plain = two_optimizers(torch.optim.SGD, momentum=0.9)
+    for number, refused in enumerate((False, True, False)):
+        for index, (a, b) in enumerate(zip(one, other, strict=True)):
+            if number > 0 or index == 0:
+                a.grad = torch.full_like(a, NAN if refused else 0.1 * (number + 1))
+                b.grad = a.grad.clone()
+        step_unless(torch.tensor([float(refused)]), fused)
+        if number == 1:
+            assert not fused.state[one[1]]["momentum_buffer"].any()
+        if not refused:
+            plain.step()
+    for a, b in zip(one, other, strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def test_statistics_go_back_only_where_they_are_wanted() -> None:
     net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.BatchNorm2d(4, track_running_stats=False), nn.BatchNorm2d(4))
     norms = NormStatistics(net)

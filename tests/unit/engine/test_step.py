@@ -93,6 +93,26 @@ def test_no_graph_of_a_micro_batch_is_alive_when_the_network_is_called_again(kin
     assert (watched.calls, watched.kept) == (6, 0)
 
 
+def test_what_terms_of_one_normaliser_share_is_summed_and_scaled_once() -> None:
+    scaled: list[torch.Tensor] = []
+
+    def scale(summed: torch.Tensor) -> torch.Tensor:
+        scaled.append(summed)
+        return summed[0].reciprocal()
+
+    def terms(p: torch.Tensor, rows: toys.Rows) -> dict[str, Term]:
+        count = rows.y.sum().reshape(1)
+        total = (rows.y * (p - 1).square()).sum()
+        return {name: Term(factor * total, count, scale, "objects", report="box") for name, factor in (("a", 0.5), ("b", 1.0), ("c", 0.5))}
+
+    rows = toys.data(10)
+    expected, value = toys.by_hand(toys.mean_loss, rows)
+    found, shown = toys.gradients(toys.Toy(terms), [rows])
+    assert [summed.tolist() for summed in scaled] == [[float(rows.y.sum())]]
+    assert toys.largest_gap(found, expected) < 1e-12
+    assert shown["box"] == pytest.approx(value, rel=1e-12)
+
+
 def test_elsewhere_each_micro_batch_is_normalised_by_itself_and_weighted_by_its_pictures() -> None:
     rows = toys.data(10)
     pieces = toys.cut(rows, [2, 5, 3])
