@@ -346,8 +346,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--most", type=int, choices=(1, 2), default=2, help="GPUs that a training of this call may need")
+    parser.add_argument("--keys", nargs="*", default=(), help="recipe keys of every training by train.py, like fused=true")
     parser.add_argument("--only", nargs="*", default=(), help="parts of launch: hydra, torchrun, visible-1, sigkill-rank1, ctrl-c, python")
     chosen = parser.parse_args()
+    TINY.extend(chosen.keys)
     data, out = chosen.data.resolve(), chosen.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if chosen.part == "launch":
