@@ -50,7 +50,17 @@ pytestmark = pytest.mark.slow
 
 def test_every_file_is_there(run: Run) -> None:
     files = {str(p.relative_to(run.folder)) for p in run.folder.rglob("*") if p.is_file()}
-    expected = {"train_config.yaml", "environment.json", "results.csv", "metrics.jsonl", "status.json", "summary.json", "train.log", "report.html"}
+    expected = {
+        ".lock",
+        "train_config.yaml",
+        "environment.json",
+        "results.csv",
+        "metrics.jsonl",
+        "status.json",
+        "summary.json",
+        "train.log",
+        "report.html",
+    }
     expected |= {f"weights/{name}.pt" for name in ("last", "best", "epoch_1", "epoch_2")}
     expected |= {f"plots/{name}.png" for name in ("labels", "train_batch", "curves", "pr_curve", "f1_curve", "confusion", "predictions")}
     expected |= {f".hydra/{name}.yaml" for name in ("config", "hydra", "overrides")}
