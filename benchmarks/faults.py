@@ -308,8 +308,11 @@ class Campaign:
         return position
 
     def _compare(self, project: Path, killed: bool) -> None:
-        """Compare a finished run with the undisturbed one, and look for what may be left; its temporary folders go with the next run where its
-        parent was killed after everything was done."""
+        """Compare a finished run with the undisturbed one, and look for what may be left.
+
+        killed: its parent was, after everything was done; its temporary folders go with the next run, and the page that it was writing stays a
+        half-written file.
+        """
         last = only(project.glob("*/weights/last.pt"))
         found, expected = checkpoint.read(last), checkpoint.read(self.whole)
         different = [key for key in ("train_model", "ema", "optimizer") if not same(found[key], expected[key])]
@@ -319,7 +322,7 @@ class Campaign:
         expect(status["state"] == "completed", f"{last.parents[1]} is {status['state']}")
         expect({p.name for p in last.parent.iterdir()} == {"best.pt", "last.pt"}, f"{last.parent} holds more than its checkpoints")
         hidden = [p for p in last.parents[1].rglob(".*") if p.name not in (".hydra", LOCK_FILE)]
-        expect(not hidden, f"left over: {hidden}")
+        expect(not [p for p in hidden if not (killed and p.name.startswith(".report.html."))], f"left over: {hidden}")
         ours = [p.name for p in self.temporary.iterdir() if p.name != f"torchinductor_{getpass.getuser()}"]  # torch keeps a cache there
         expect(killed or not ours, f"left over: {ours}")
 
