@@ -147,7 +147,7 @@ def training(
     tell: Callable[[str, Any], None],
     stop_asked: Callable[[], str] = lambda: "",
     save_midway: Callable[[LossLog], None] = lambda losses: None,
-    tell_saved: Callable[[], None] = lambda: None,
+    tell_saved: Callable[..., None] = lambda *, wait=False: None,
     interruption: Interruption | None = None,
 ) -> Training:
     """Return everything that training needs, on this rank's device."""

@@ -81,9 +81,9 @@ class Saver:
         for event in told:
             self.tell("on_checkpoint", event)
 
-    def tell_saved(self) -> None:
-        """As `finish`, if the disk is done by now; never waits."""
-        if self._thread.is_over():
+    def tell_saved(self, *, wait: bool = False) -> None:
+        """As `finish`, if the disk is done by now; wait: whether or not it is."""
+        if wait or self._thread.is_over():
             self.finish()
 
     def close(self) -> None:

@@ -70,9 +70,9 @@ class Trainer:
 
     net: the network as the step sees it (wrapped when distributed); bare: the same network unwrapped. The trainer owns `progress` and nothing on
     disk: `save` is called after every epoch, with the summary, on every rank; `save_midway` where a run ends inside an epoch, on every rank too,
-    and returns when the file is there; `tell_saved` after every step, for a `save` that returned before its files were there. `tell` passes events
-    to listeners and does nothing on ranks other than 0. `stop_asked` says who of them wants the run to end ("" for nobody; only rank 0's answer
-    counts).
+    and returns when the file is there. `tell_saved` is for a `save` that returned before its files were there: called after every step, and with
+    wait=True before the next epoch is recorded, so that none is before the one before it is on the disk. `tell` passes events to listeners and does
+    nothing on ranks other than 0. `stop_asked` says who of them wants the run to end ("" for nobody; only rank 0's answer counts).
 
     interruption: what notes a signal's wish that this run should leave. before_last_validation: called with the judged network and the epoch.
     """
@@ -94,7 +94,7 @@ class Trainer:
         tell: Callable[[str, Any], None],
         stop_asked: Callable[[], str] = lambda: "",
         save_midway: Callable[[LossLog], None] = lambda losses: None,
-        tell_saved: Callable[[], None] = lambda: None,
+        tell_saved: Callable[..., None] = lambda *, wait=False: None,
         interruption: Interruption | None = None,
         before_last_validation: Callable[[nn.Module, int], None] | None = None,
     ) -> None:
@@ -159,6 +159,7 @@ class Trainer:
         self.progress.seconds += time.perf_counter() - started
         lrs = [float(group["lr"]) for group in self.step.optimizer.param_groups]
         summary = EpochSummary(epoch, losses, lrs, validation, is_best, self.progress.seconds, self._system, self._losses.shown_only)
+        self.tell_saved(wait=True)
         self._record(summary)
         self.save(summary)
         return replace(summary, validation=validation and Validation(validation.metrics))

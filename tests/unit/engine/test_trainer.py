@@ -271,3 +271,13 @@ def test_no_graph_of_an_earlier_step_is_alive_when_the_network_is_called_in_trai
     watched = Watched(run.trainer.bare)
     run.trainer.fit()
     assert (watched.look(), watched.calls) == (0, 2 * 3)  # the average is what is validated
+
+
+def test_an_epoch_is_recorded_when_the_one_before_it_is_saved() -> None:
+    run, order = toy_run(epochs=3), []
+    trainer, tell, save = run.trainer, run.trainer.tell, run.trainer.save
+    trainer.tell = lambda name, event: (order.append(f"{name} {event.epoch}") if name == "on_epoch_end" else None, tell(name, event))[1]
+    trainer.save = lambda summary: (order.append(f"save {summary.epoch + 1}"), save(summary))[1]
+    trainer.tell_saved = lambda *, wait=False: order.append("wait") if wait else None
+    trainer.fit()
+    assert order == [word for number in (1, 2, 3) for word in ("wait", f"on_epoch_end {number}", f"save {number}")]
