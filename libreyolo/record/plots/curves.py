@@ -55,6 +55,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     else:
         axes.ticklabel_format(axis="y", style="sci", scilimits=(-3, 5), useOffset=False)
     if panel.from_zero:
+        axes.update_datalim([(0.0, 0.0)], updatex=False)  # the margin is a share of what is shown: a line that hardly moves stays off the frame
         axes.set_ylim(bottom=0)
     _add_legend(axes, panel)
 

@@ -120,6 +120,20 @@ def test_run_curves_show_one_line_for_equal_rates_and_mark_the_best(tmp_path, te
     assert {"group0, group1", "group2", "total", "box", "mAP50-95", "best 0.3000 (epoch 3)"} <= set(written)
 
 
+def test_a_line_that_hardly_moves_lies_below_the_frame_of_a_diagram_from_zero(tmp_path, monkeypatch):
+    limits, write_png = {}, FigureCanvasAgg.print_png
+
+    def look(self, *args, **kwargs):
+        limits.update({axes.get_title(): axes.get_ylim() for axes in self.figure.axes})
+        write_png(self, *args, **kwargs)
+
+    monkeypatch.setattr(FigureCanvasAgg, "print_png", look)
+    plot_curves([row_of(epoch) | {"system/gpu_memory_gb": value} for epoch, value in ((1, 5.836), (2, 5.838))], tmp_path / "curves.png")
+    bottom, top = limits["GPU memory (GB)"]
+    assert bottom == 0
+    assert 6.0 < top < 6.5
+
+
 @pytest.mark.parametrize("rows", [[], [{"epoch": 1, "train/loss": None, "lr/group0": float("nan")}]])
 def test_runs_without_numbers_give_an_empty_diagram(rows, tmp_path, texts):
     plot_curves(rows, tmp_path / "c.png")
