@@ -1,4 +1,4 @@
-"""Accuracy on small real sets from random weights: the figures of benchmarks/README.md, all jobs of one call side by side.
+"""Accuracy on small real sets: the figures of benchmarks/README.md, all jobs of one call side by side.
 
     python benchmarks/accuracy.py --data FOLDER_WITH_bccd_cards_trashnet_nuclei_denoise25 --out FOLDER
 
