@@ -6,7 +6,8 @@
 
 Each row is the command `train.py batch=-1` for two epochs with validations over the whole training set, at the recipe's own size. What was chosen,
 predicted and reached while measuring is what its train.log says; what the training then reached is the memory column of its second epoch, which
-knows the first one's validation. "-half-full": another process holds half of the device's free memory meanwhile.
+knows the first one's validation; the process holds nothing else, so it compares with what was allowed, the part of the free memory that a step may
+use. "-half-full": another process holds half of the device's free memory meanwhile, so about half as much is allowed.
 FOLDER/auto_batch.json and FOLDER/auto_batch.md are written after every row; a call goes on with the rows that are missing.
 """
 

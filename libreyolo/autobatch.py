@@ -81,16 +81,19 @@ def _with_batch(job: Job, found: Settled) -> Job:
 
 
 class CudaMemory:
-    """The memory of one CUDA device, as this process sees it."""
+    """The memory of one CUDA device that is free for a training. What somebody holds, another process or a tensor of this one, is no part of it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.reserved = self.allocated = 0  # bytes that were held here when `available` was asked
 
     def available(self) -> int:
-        """Return the bytes that this process may use: what is free, and what its allocator holds already."""
+        """Return the bytes that the device has free after `clear`; what this process holds then belongs to somebody, and counts in no `peak`."""
         self.clear()
+        # Once, before the first step: what a step leaves behind (a library's workspace) is the training's, and counts in the peaks after it.
+        self.reserved, self.allocated = torch.cuda.memory_reserved(self.device), torch.cuda.memory_allocated(self.device)
         free, _ = torch.cuda.mem_get_info(self.device)
-        return int(free + torch.cuda.memory_reserved(self.device))
+        return int(free)
 
     def clear(self) -> None:
         """Give back what nobody holds any more, and count the peak anew."""
@@ -100,18 +103,22 @@ class CudaMemory:
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def peak(self) -> int:
-        """Return the most bytes that the allocator has held since `clear`, once the device has done its work."""
+        """Return the most bytes since `clear` beyond those that were held when `available` was asked, once the device has done its work."""
         torch.cuda.synchronize(self.device)
-        return int(torch.cuda.max_memory_reserved(self.device))
+        reserved = torch.cuda.max_memory_reserved(self.device) - self.reserved
+        # A step may also lie in gaps of what is held. That takes nothing from the device, but a process of its own has no such gaps, and no line
+        # goes through steps that cost nothing.
+        allocated = torch.cuda.max_memory_allocated(self.device) - self.allocated
+        return int(max(reserved, allocated))
 
 
 def settle(job: Job, device: torch.device, world_size: int, memory: CudaMemory | None = None) -> Settled:
     """Return the global batch for `job` on `world_size` devices like this one.
 
     On CUDA the real step (network, augmentation, loss, backward, optimiser, average, mixed precision, then a validation batch) is run at a few
-    small sizes, a line through their peaks says what fits into `memory_fraction` of the memory that is free, and that size is run before it is
-    promised. Other devices get FIXED_BATCH pictures for each process. The device is as empty afterwards as before. Raises UserError where not
-    even one picture fits, and for what is wrong with the data.
+    small sizes, a line through their peaks says what fits into `memory_fraction` of the memory that is free (what is held, in this process too, is
+    not), and that size is run before it is promised. Other devices get FIXED_BATCH pictures for each process. The device is as empty afterwards as
+    before. Raises UserError where not even one picture fits, and for what is wrong with the data.
 
     memory: what is measured; the device's where not given.
     """
@@ -128,7 +135,7 @@ def settle(job: Job, device: torch.device, world_size: int, memory: CudaMemory |
             batch = global_batch(FIXED_BATCH, world_size, nbs=job.recipe.nbs, num_pictures=num_pictures)
             return Settled(batch, f"batch=-1: memory is measured on CUDA devices only; on {device.type} the global batch is {batch}.")
         probe = _Probe(replace(job, recipe=recipe), assembly, device, memory, nominal=(job.recipe.nbs or 0) // world_size)
-        budget = int(job.recipe.memory_fraction * memory.available()) - (probe.for_ranks() if world_size > 1 else 0)
+        budget = max(int(job.recipe.memory_fraction * memory.available()) - (probe.for_ranks() if world_size > 1 else 0), 0)
         useful = min(num_pictures, job.recipe.nbs or num_pictures)
         capacity = largest_batch(probe.peak, budget=budget, most=max(-(-useful // world_size), 1))
     if capacity is None:
@@ -154,7 +161,7 @@ class _Probe:
         return PROCESS_BYTES + sum(p.numel() * p.element_size() for p in self._network().parameters())
 
     def peak(self, batch: int) -> int:
-        """Return the most bytes that the allocator held while training and validating at this size. Raises OutOfMemoryError."""
+        """Return the most bytes that training and validating at this size took. Raises OutOfMemoryError."""
         self.memory.clear()
         try:
             self._run(batch)

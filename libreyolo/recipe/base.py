@@ -46,7 +46,7 @@ class Recipe:
     # Length and batch
     epochs: int = key(300, "epochs of the whole schedule")
     batch: int = key(16, "global batch: pictures per optimiser step over all GPUs; -1: measured, as many as fit")
-    memory_fraction: float = key(0.7, "batch=-1: the part of a GPU's free memory that a training step may use")
+    memory_fraction: float = key(0.7, "batch=-1: the part of a GPU's free memory that a training step may use; what others hold is not free")
     nbs: int | None = key(None, "nominal batch: accumulate gradients until this many pictures; null: no accumulation")
     max_steps: int | None = key(None, "end after this many optimiser steps (debugging)")
     stop_after_epoch: int | None = key(None, "leave after this epoch; the schedule stays that of `epochs`; resume goes on")
