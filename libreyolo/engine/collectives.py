@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from libreyolo.nn.fused.exchange import Exchange
 from libreyolo.nn.fused.scratch import ALONE, Ranks
 
 T = TypeVar("T")
@@ -67,6 +68,26 @@ def ranks() -> Ranks:
         gather = _gather_by_sum if backend() == "gloo" else _gather
         found = _ranks_of[group] = Ranks(rank(), world_size(), partial(gather, rank()), dist.all_reduce)
     return found
+
+
+def exchange(device: torch.device) -> Exchange | None:
+    """Return memory in which kernels of this device meet those of all other ranks; None where ranks can't: alone, on several hosts, not on CUDA.
+
+    Every rank must call it, and all get some or none does.
+    """
+    if world_size() == 1:
+        return None
+    mine = Exchange.create(world_size()) if rank() == 0 and device.type == "cuda" else None
+    where = broadcast_object((mine.path, mine.token) if mine else None)
+    if where is None:
+        return None
+    if rank() > 0 and device.type == "cuda":
+        mine = Exchange.join(*where, world_size())
+    joined = all(all_objects(mine is not None))
+    if rank() == 0 and mine:
+        mine.leave_no_name()
+    registered = joined and mine is not None and mine.register(device)
+    return mine if all(all_objects(registered)) else None
 
 
 def _gather(own: int, table: Tensor) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from libreyolo.engine import collectives
 from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.scratch import Scratch
@@ -50,11 +51,12 @@ def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
     kernels no worse than torch's. over_ranks: statistics cover all ranks. Names of parameters and buffers stay. Where the kernels don't run nothing
     is replaced, and the log says so.
     """
-    obstacle = available.obstacle(next(net.parameters()).device)
+    device = next(net.parameters()).device
+    obstacle = available.obstacle(device)
     if obstacle:
         log.info("fused=true: %s; BatchNorm and activation stay apart.", obstacle)
         return net
-    count, scratch = 0, Scratch()
+    count, scratch = 0, Scratch(collectives.exchange(device) if over_ranks else None)
     for layer in net.modules():
         if isinstance(layer, NeighbourMean):
             layer.by_kernel = True

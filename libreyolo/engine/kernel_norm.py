@@ -49,17 +49,18 @@ class KernelBatchNorm(SyncBatchNorm):
         """Return the normalised map after an activation of `nn.fused.kernels`, 0 for none; moves the running statistics."""
         from libreyolo.nn.fused.norm_act import Running, norm_act
 
-        assert self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None and self.momentum is not None
-        running = Running(self.running_mean, self.running_var, self.num_batches_tracked, self.momentum)
-        return norm_act(x, self.weight, self.bias, running, eps=self.eps, act=act, ranks=ranks, scratch=self.scratch)
+        own, found = self._buffers, self._parameters  # what a module finds by attribute it looks for in several places
+        mean, var, tracked, weight, bias = own["running_mean"], own["running_var"], own["num_batches_tracked"], found["weight"], found["bias"]
+        assert mean is not None and var is not None and tracked is not None and weight is not None and bias is not None and self.momentum is not None
+        return norm_act(x, weight, bias, Running(mean, var, tracked, self.momentum), eps=self.eps, act=act, ranks=ranks, scratch=self.scratch)
 
     def _usual(self, x: Tensor) -> bool:
         return (
             self.training
             and self.momentum is not None  # None while statistics are recomputed: a mean over all batches, of a weight that is on the device
             and self.affine
-            and self.running_mean is not None
-            and self.weight.dtype == torch.float32
+            and self._buffers["running_mean"] is not None
+            and self._parameters["weight"].dtype == torch.float32  # type: ignore[union-attr]
             and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
             and x.numel() > 0
         )

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from libreyolo.nn.fused import available
 
-ROWS, BLOCK = 4, 1024  # of a program of the kernel: 8 numbers a thread, which in bfloat16 are one load
+ROWS, BLOCK, WARPS = 4, 1024, 4  # of a program of the kernel: 8 numbers a thread, which in bfloat16 are one load
+
+_ready: dict[Any, Any] = {}  # the kernel as it was compiled, by what its code depends on
 
 
 class NeighbourMean(nn.Module):
@@ -55,12 +57,16 @@ def _takes(x: Tensor, padding: int) -> bool:
 
 
 def _by_kernel(x: Tensor, padding: int) -> Tensor:
+    from libreyolo.nn.fused.launching import launch
     from libreyolo.nn.fused.window_kernels import means_kernel
 
     images, channels, height, width = x.shape
     rows, columns = height - 1 + 2 * padding, width - 1 + 2 * padding
     y = torch.empty((images, channels, rows, columns), dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    grid = (images * -(-rows // ROWS) * -(-columns * channels // BLOCK),)
+    programs = images * -(-rows // ROWS) * -(-columns * channels // BLOCK)
+    constants = {"PADDING": padding, "ROWS": ROWS, "BLOCK": BLOCK, "num_warps": WARPS}
+    key = x.device, x.dtype, height, width, channels, padding
     with available.current(x.device):
-        means_kernel[grid](x, y, height, channels, width * channels, columns * channels, PADDING=padding, ROWS=ROWS, BLOCK=BLOCK)
+        numbers = height, channels, width * channels, columns * channels
+        launch(_ready, key, means_kernel, programs, available.stream(x.device), (x, y), numbers, constants)
     return y

@@ -42,4 +42,14 @@ def obstacle(device: torch.device) -> str:
 
 def current(device: torch.device) -> AbstractContextManager[Any]:
     """Make this the device that kernels are launched on, which is the current one and not that of their tensors."""
-    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+    if device.type != "cuda" or device.index == torch._C._cuda_getDevice():
+        return _AS_IT_IS
+    return torch.cuda.device(device)
+
+
+def stream(device: torch.device) -> int:
+    """Return CUDA's number of the device's current stream, 0 on the CPU."""
+    return int(torch._C._cuda_getCurrentRawStream(device.index)) if device.type == "cuda" else 0
+
+
+_AS_IT_IS: AbstractContextManager[Any] = nullcontext()

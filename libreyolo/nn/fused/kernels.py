@@ -8,7 +8,8 @@ Statistics of a layer are a table [ranks, 3, C] of float32: mean, sum of squared
 the statistics merges the rows itself; one process has a table of one row, so many processes run the same code.
 
 A sum over rows is shared by `parts` programs for every block of columns. The one that is last to leave its share adds all of them up, in the order of
-the parts and not of their arrival: the same numbers in every run. Sums walk from the last row to the first and what follows them from the first to
+the parts and not of their arrival: the same numbers in every run. With MEET that program also tells the sums to the other ranks of this host and
+waits for theirs, through memory that all their GPUs see (`exchange.py`): the host starts nothing more than for one rank. Sums walk from the last row to the first and what follows them from the first to
 the last: a map was just written, its end is still in the cache, and then its beginning is.
 
 Triton's compiler looks up every name in a signature and knows no other module's than its own: arguments are `tl.tensor`.
@@ -19,9 +20,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-NONE, SILU, RELU = 0, 1, 2
+from libreyolo.nn.fused import exchange
+
+NONE, SILU, RELU = ACTIVATIONS = 0, 1, 2
+# Of the memory in which ranks meet: every rank has three lines of numbers and one of flags there, a flag for each block of columns.
+LINE: tl.constexpr = tl.constexpr(exchange.WIDEST)
+LINE_OF_FLAGS: tl.constexpr = tl.constexpr(exchange.FLAGS)
 # Arguments whose values differ from layer to layer: code that is special for a value of 1, or of a multiple of 16, would only be compiled more often.
-PLAIN_INTEGERS = ["M", "parts", "rank"]
+PLAIN_INTEGERS = ["M", "parts", "rank", "turn"]
 
 
 @triton.jit
@@ -99,12 +105,45 @@ def _add_up(
     return tl.sum(first, axis=0), tl.sum(second, axis=0)
 
 
+@triton.jit
+def _set_flag(flag_ptr: tl.tensor, turn: tl.tensor) -> None:
+    """Let whoever sees this value in the flag, on any device of this host, see what this program stored before."""
+    tl.inline_asm_elementwise("st.release.sys.global.b32 [$1], $2; mov.b32 $0, 0;", "=r,l,r", [flag_ptr, turn], tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _flag(flag_ptr: tl.tensor) -> tl.tensor:
+    return tl.inline_asm_elementwise("ld.acquire.sys.global.b32 $0, [$1];", "=r,l", [flag_ptr], tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _tell(flags_ptr: tl.tensor, rank: tl.tensor, turn: tl.tensor, block: tl.tensor) -> None:
+    """Say that this rank's numbers of a block of columns are there."""
+    tl.debug_barrier()  # after the stores of all threads
+    _set_flag(flags_ptr + rank * LINE_OF_FLAGS + block, turn)
+
+
+@triton.jit
+def _wait_for(flags_ptr: tl.tensor, rank: tl.tensor, turn: tl.tensor, block: tl.tensor) -> None:
+    """Wait until that rank's numbers of a block of columns are there."""
+    flag_ptr = flags_ptr + rank * LINE_OF_FLAGS + block
+    seen = _flag(flag_ptr)
+    while seen != turn:
+        seen = _flag(flag_ptr)
+    tl.debug_barrier()
+
+
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def sums_kernel(
-    x_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, table_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, parts: tl.tensor,
-    rank: tl.tensor, BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
+    x_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, table_ptr: tl.tensor, place_ptr: tl.tensor, flags_ptr: tl.tensor, M: tl.tensor,
+    C: tl.tensor, parts: tl.tensor, rank: tl.tensor, turn: tl.tensor,
+    BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, MEET: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Row `rank` of the table. Sums are shifted by x[0]: sums of squares of raw values cancel where a channel's mean is large."""
+    """Row `rank` of the table; with MEET the rows of all ranks.
+
+    Sums are shifted by x[0]: sums of squares of raw values cancel where a channel's mean is large. place, flags: where the ranks meet, and `turn`,
+    the value of a flag there; without MEET nobody looks at them.
+    """
     part, columns, inside = _place(C, BC)
     shift = tl.load(x_ptr + columns, mask=inside, other=0.0).to(tl.float32)
     first = tl.zeros([BM, BC], dtype=tl.float32)
@@ -122,10 +161,27 @@ def sums_kernel(
     if left == parts - 1:
         total, squares = _add_up(parts_ptr, tickets_ptr, columns, inside, parts, C, BP)
         count = M.to(tl.float32)
+        mean, squares = total / count + shift, tl.maximum(squares - total * total / count, 0.0)
+        count = total * 0.0 + count
         row_ptr = table_ptr + rank * 3 * C + columns
-        tl.store(row_ptr, total / count + shift, mask=inside)
-        tl.store(row_ptr + C, tl.maximum(squares - total * total / count, 0.0), mask=inside)
-        tl.store(row_ptr + 2 * C, total * 0.0 + count, mask=inside)
+        tl.store(row_ptr, mean, mask=inside)
+        tl.store(row_ptr + C, squares, mask=inside)
+        tl.store(row_ptr + 2 * C, count, mask=inside)
+        if MEET:
+            block = tl.program_id(0) % tl.cdiv(C, BC)
+            there_ptr = place_ptr + rank * 3 * LINE + columns
+            tl.store(there_ptr, mean, mask=inside)
+            tl.store(there_ptr + LINE, squares, mask=inside)
+            tl.store(there_ptr + 2 * LINE, count, mask=inside)
+            _tell(flags_ptr, rank, turn, block)
+            for other in range(RANKS):
+                if other != rank:
+                    _wait_for(flags_ptr, other, turn, block)
+                    there_ptr = place_ptr + other * 3 * LINE + columns
+                    row_ptr = table_ptr + other * 3 * C + columns
+                    tl.store(row_ptr, tl.load(there_ptr, mask=inside, volatile=True), mask=inside)
+                    tl.store(row_ptr + C, tl.load(there_ptr + LINE, mask=inside, volatile=True), mask=inside)
+                    tl.store(row_ptr + 2 * C, tl.load(there_ptr + 2 * LINE, mask=inside, volatile=True), mask=inside)
 
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
@@ -157,12 +213,13 @@ def apply_kernel(
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def gradient_sums_kernel(
     x_ptr: tl.tensor, g_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, out_ptr: tl.tensor, table_ptr: tl.tensor, w_ptr: tl.tensor,
-    b_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, parts: tl.tensor, eps: tl.tensor,
-    BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr,
+    b_ptr: tl.tensor, place_ptr: tl.tensor, flags_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, parts: tl.tensor, rank: tl.tensor, turn: tl.tensor,
+    eps: tl.tensor, BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr, MEET: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [2, C]: over the rows of this rank the sums of dz (the bias's gradient) and of dz * xhat (the weight's).
 
-    Of several ranks, out is [2, 2, C] and has them twice. dz is the gradient at the activation's input, xhat the normalised map.
+    Of several ranks, out is [2, 2, C]; the second pair is that of all ranks with MEET, else that of this rank again. dz is the gradient at the
+    activation's input, xhat the normalised map. place, flags, turn: as of `sums_kernel`.
     """
     part, columns, inside = _place(C, BC)
     mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)
@@ -186,7 +243,20 @@ def gradient_sums_kernel(
         total, total_xhat = _add_up(parts_ptr, tickets_ptr, columns, inside, parts, C, BP)
         tl.store(out_ptr + columns, total, mask=inside)
         tl.store(out_ptr + C + columns, total_xhat, mask=inside)
-        if RANKS > 1:  # the second pair is summed over ranks
+        if MEET:
+            block = tl.program_id(0) % tl.cdiv(C, BC)
+            there_ptr = place_ptr + rank * 3 * LINE + columns
+            tl.store(there_ptr, total, mask=inside)
+            tl.store(there_ptr + LINE, total_xhat, mask=inside)
+            _tell(flags_ptr, rank, turn, block)
+            total = tl.zeros([BC], dtype=tl.float32)
+            total_xhat = tl.zeros([BC], dtype=tl.float32)
+            for other in range(RANKS):  # in the same order on every rank, which then all have the same sums
+                _wait_for(flags_ptr, other, turn, block)
+                there_ptr = place_ptr + other * 3 * LINE + columns
+                total += tl.load(there_ptr, mask=inside, other=0.0, volatile=True)
+                total_xhat += tl.load(there_ptr + LINE, mask=inside, other=0.0, volatile=True)
+        if RANKS > 1:
             tl.store(out_ptr + 2 * C + columns, total, mask=inside)
             tl.store(out_ptr + 3 * C + columns, total_xhat, mask=inside)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from libreyolo.nn.fused import available, kernels
+from libreyolo.nn.fused.exchange import WIDEST
 from libreyolo.nn.fused.launching import launch
 from libreyolo.nn.fused.scratch import ALONE, Ranks, Scratch
 
@@ -35,20 +36,23 @@ class NormAct(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, running: Running, eps: float, act: int, ranks: Ranks, scratch: Scratch) -> Tensor:
         device, channels = x.device, x.shape[1]
         rows = x.numel() // channels
-        plan = plan_for(rows, channels, device)
+        plan = plan_for(rows, channels, ranks.size, device)
         with available.current(device):
-            parts, tickets = scratch.of(device, plan.floats, plan.blocks)
+            stream = available.stream(device)
+            parts, tickets = scratch.of(device, stream, plan.floats, plan.blocks)
             table = torch.empty((ranks.size, 3, channels), dtype=torch.float32, device=device)
+            exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
+            place, flags, turn = exchange.next_turn() if exchange else (parts, tickets, 0)
             launch(
-                plan.ready, ("sums", x.dtype), kernels.sums_kernel, plan.sum_programs, (x, parts, tickets, table),
-                (rows, channels, plan.parts, ranks.rank), **plan.sum_tile, BP=plan.parts_rows, num_warps=WARPS,
+                plan.ready, ("sums", x.dtype, exchange is None), kernels.sums_kernel, plan.sum_programs, stream,
+                (x, parts, tickets, table, place, flags), (rows, channels, plan.parts, ranks.rank, turn), plan.sums[exchange is not None],
             )  # fmt: skip
-            ranks.gather(table)
+            if exchange is None and ranks.size > 1:
+                ranks.gather(table)
             y = torch.empty_like(x)
             launch(
-                plan.ready, ("apply", x.dtype, act, ranks.size), kernels.apply_kernel, plan.programs,
-                (x, y, table, weight, bias, running.mean, running.var, running.tracked), (rows, channels, eps, running.momentum),
-                **plan.tile, RANKS=ranks.size, ACT=act, num_warps=WARPS,
+                plan.ready, ("apply", x.dtype, act), kernels.apply_kernel, plan.programs, stream,
+                (x, y, table, weight, bias, running.mean, running.var, running.tracked), (rows, channels, eps, running.momentum), plan.each[act],
             )  # fmt: skip
         ctx.save_for_backward(x, table, weight, bias)
         ctx.rest = plan, eps, act, ranks, scratch
@@ -63,21 +67,24 @@ class NormAct(torch.autograd.Function):
         device, channels = x.device, x.shape[1]
         rows = x.numel() // channels
         with available.current(device):
-            parts, tickets = scratch.of(device, plan.floats, plan.blocks)
+            stream = available.stream(device)
+            parts, tickets = scratch.of(device, stream, plan.floats, plan.blocks)
             # Those of weight and bias are of this rank: DDP averages them like those of every parameter. The second pair becomes that of all ranks.
             sums = torch.empty((min(ranks.size, 2), 2, channels), dtype=torch.float32, device=device)
-            kind = x.dtype, gradient.dtype, act, ranks.size
+            exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
+            place, flags, turn = exchange.next_turn() if exchange else (parts, tickets, 0)
+            kind = x.dtype, gradient.dtype, act
             launch(
-                plan.ready, ("gradient sums", *kind), kernels.gradient_sums_kernel, plan.gradient_sum_programs,
-                (x, gradient, parts, tickets, sums, table, weight, bias), (rows, channels, plan.gradient_parts, eps),
-                **plan.gradient_sum_tile, BP=plan.parts_rows, RANKS=ranks.size, ACT=act, num_warps=WARPS,
+                plan.ready, ("gradient sums", *kind, exchange is None), kernels.gradient_sums_kernel, plan.gradient_sum_programs, stream,
+                (x, gradient, parts, tickets, sums, table, weight, bias, place, flags),
+                (rows, channels, plan.gradient_parts, ranks.rank, turn, eps), plan.gradient_sums[exchange is not None][act],
             )  # fmt: skip
-            if ranks.size > 1:
+            if exchange is None and ranks.size > 1:
                 ranks.add(sums[1])
             dx = torch.empty_like(x)
             launch(
-                plan.ready, ("gradient", *kind), kernels.gradient_kernel, plan.programs, (x, gradient, dx, sums, table, weight, bias),
-                (rows, channels, eps), **plan.tile, RANKS=ranks.size, ACT=act, num_warps=WARPS,
+                plan.ready, ("gradient", *kind), kernels.gradient_kernel, plan.programs, stream, (x, gradient, dx, sums, table, weight, bias),
+                (rows, channels, eps), plan.each[act],
             )  # fmt: skip
         of_bias, of_weight = sums[0].unbind()
         return dx, of_weight, of_bias, None, None, None, None, None
@@ -97,28 +104,28 @@ def norm_act(
 
 
 class Plan(NamedTuple):
-    """How the kernels share a map: numbers of programs, tiles of rows and columns, parts of its sums and what those need of the scratch.
+    """How the kernels share a map: numbers of programs, parts of its sums, what those need of the scratch, and constants of the kernels.
 
-    ready: kernels as they were compiled for it.
+    sums: without and with a meeting of ranks; each: of the kernels that treat every number for itself, by activation; gradient_sums: both. ready:
+    kernels as they were compiled for this plan.
     """
 
     programs: int
-    tile: dict[str, int]
     sum_programs: int
-    sum_tile: dict[str, int]
     parts: int
     gradient_sum_programs: int
-    gradient_sum_tile: dict[str, int]
     gradient_parts: int
-    parts_rows: int
     blocks: int
     floats: int
+    sums: tuple[dict[str, int], dict[str, int]]
+    each: list[dict[str, int]]
+    gradient_sums: tuple[list[dict[str, int]], list[dict[str, int]]]
     ready: dict[Any, Any]
 
 
 @functools.lru_cache(maxsize=4096)
-def plan_for(rows: int, channels: int, device: torch.device) -> Plan:
-    """Return the plan for a map of this size. The same for the same device, so sums are the same in every run."""
+def plan_for(rows: int, channels: int, ranks: int, device: torch.device) -> Plan:
+    """Return the plan for a map of this size on each of so many ranks. The same for the same device, so sums are the same in every run."""
     columns = _block_of_columns(channels)
     blocks = -(-channels // columns)
     at_once = PROGRAMS_PER_MULTIPROCESSOR * _multiprocessors(device)
@@ -126,18 +133,27 @@ def plan_for(rows: int, channels: int, device: torch.device) -> Plan:
     def parts(tile: int) -> int:
         return max(1, min(-(-rows * columns // tile), at_once // blocks))
 
+    def sums(meet: bool) -> dict[str, int]:
+        return {"BM": TILE // columns, "BC": columns, "BP": PARTS_TILE // columns, "RANKS": ranks, "MEET": meet, "num_warps": WARPS}
+
+    def gradient_sums(meet: bool, act: int) -> dict[str, int]:
+        tile = {"BM": GRADIENT_TILE // columns, "BC": columns, "BP": PARTS_TILE // columns}
+        return {**tile, "RANKS": ranks, "ACT": act, "MEET": meet, "num_warps": WARPS}
+
+    def each(act: int) -> dict[str, int]:
+        return {"BM": TILE // columns, "BC": columns, "RANKS": ranks, "ACT": act, "num_warps": WARPS}
+
     return Plan(
         programs=-(-rows * columns // TILE) * blocks,
-        tile={"BM": TILE // columns, "BC": columns},
         sum_programs=parts(TILE) * blocks,
-        sum_tile={"BM": TILE // columns, "BC": columns},
         parts=parts(TILE),
         gradient_sum_programs=parts(GRADIENT_TILE) * blocks,
-        gradient_sum_tile={"BM": GRADIENT_TILE // columns, "BC": columns},
         gradient_parts=parts(GRADIENT_TILE),
-        parts_rows=PARTS_TILE // columns,
         blocks=blocks,
         floats=2 * max(parts(TILE), parts(GRADIENT_TILE)) * channels,
+        sums=(sums(False), sums(True)),
+        each=[each(act) for act in kernels.ACTIVATIONS],
+        gradient_sums=([gradient_sums(False, act) for act in kernels.ACTIVATIONS], [gradient_sums(True, act) for act in kernels.ACTIVATIONS]),
         ready={},
     )
 

@@ -8,27 +8,34 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from libreyolo.nn.fused.exchange import Exchange
+
 FLOATS, TICKETS = 1 << 17, 64  # enough for every map of at most 4096 channels on a GPU of 512 multiprocessors, as `plan_for` shares it
 
 
 class Scratch:
-    """Memory that a kernel uses while it runs, one piece for each stream, because kernels of one stream run one after the other."""
+    """Memory that a kernel uses while it runs, one piece for each stream, because kernels of one stream run one after the other.
 
-    def __init__(self) -> None:
+    exchange: where the kernels of all ranks meet; None where they don't, and collectives bring their numbers together.
+    """
+
+    def __init__(self, exchange: Exchange | None = None) -> None:
+        self.exchange = exchange
         self._kept: dict[tuple[torch.device, int], tuple[Tensor, Tensor]] = {}
 
     def __deepcopy__(self, memo: Any) -> Scratch:
-        return Scratch()
+        return Scratch()  # an average of the network does not train
 
-    def of(self, device: torch.device, floats: int, tickets: int) -> tuple[Tensor, Tensor]:
-        """Return at least `floats` numbers of any value, and `tickets` integers that are 0 and that whoever changes them sets to 0 again."""
-        on_gpu = device.type == "cuda"
-        if on_gpu and torch.cuda.is_current_stream_capturing():  # a graph has its own, as long as it lives
+    def of(self, device: torch.device, stream: int, floats: int, tickets: int) -> tuple[Tensor, Tensor]:
+        """Return at least `floats` numbers of any value, and `tickets` integers that are 0 and that whoever changes them sets to 0 again.
+
+        stream: CUDA's number of the device's current one.
+        """
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a graph has its own, as long as it lives
             return _pieces(device, floats, tickets)
-        place = (device, torch.cuda.current_stream(device).cuda_stream if on_gpu else 0)
-        kept = self._kept.get(place)
+        kept = self._kept.get((device, stream))
         if kept is None or kept[0].numel() < floats or kept[1].numel() < tickets:
-            kept = self._kept[place] = _pieces(device, max(floats, FLOATS), max(tickets, TICKETS))
+            kept = self._kept[device, stream] = _pieces(device, max(floats, FLOATS), max(tickets, TICKETS))
         return kept
 
 

@@ -16,6 +16,7 @@ from libreyolo.engine.batchnorm import SyncBatchNorm, synchronise
 from libreyolo.engine.fusion import FusedNormAct
 from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.fused import available
+from libreyolo.nn.fused.exchange import Exchange
 from libreyolo.nn.fused.scratch import Scratch
 
 
@@ -33,6 +34,7 @@ class Norm:
     dtype: torch.dtype = torch.float64
     fused: bool = False  # with its activation (none), on maps that the kernels don't take
     kernels: bool = False  # as on a GPU, in Triton's interpreter
+    meet: bool = False  # kernels that tell each other their sums, without collectives
 
 
 def gaps(case: Norm) -> dict[str, float]:
@@ -40,14 +42,38 @@ def gaps(case: Norm) -> dict[str, float]:
     own_norm = _norm(case)
     if case.fused or case.kernels:
         assert isinstance(own_norm, nn.BatchNorm2d)
-        own_norm = FusedNormAct(own_norm, nn.Identity(), over_ranks=True, scratch=Scratch())
+        own_norm = FusedNormAct(own_norm, nn.Identity(), over_ranks=True, scratch=Scratch(_exchange() if case.meet else None))
     whole_norm, shared_norm = _norm(case), synchronise(nn.Sequential(own_norm))[0]
     assert isinstance(shared_norm, SyncBatchNorm)
     assert list(shared_norm.state_dict()) == list(whole_norm.state_dict())
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(available, "runs_on", lambda device: case.kernels)
+        if case.meet:
+            _let_kernels_meet(patched)
         found = _gaps(case, whole_norm, shared_norm)
     return _largest_over_ranks(found)
+
+
+def _exchange() -> Exchange:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Exchange, "register", lambda self, device: True)
+        found = collectives.exchange(torch.device("cuda", 0))
+    assert found is not None and not found.path.exists()
+    return found
+
+
+def _let_kernels_meet(patched: pytest.MonkeyPatch) -> None:
+    """Let flags be plain numbers, since Triton's interpreter knows no assembly, and refuse every collective of a norm."""
+    from libreyolo.nn.fused import kernels
+
+    patched.setattr(kernels, "_set_flag", lambda flag_ptr, turn: kernels.tl.store(flag_ptr, turn))
+    patched.setattr(kernels, "_flag", lambda flag_ptr: kernels.tl.load(flag_ptr))
+    alone = collectives.ranks()
+
+    def refused(tensor: Tensor) -> None:
+        raise AssertionError("a collective")
+
+    patched.setattr(collectives, "ranks", lambda: alone._replace(gather=refused, add=refused))
 
 
 def _gaps(case: Norm, whole_norm: nn.Module, shared_norm: nn.Module) -> dict[str, float]:
@@ -81,19 +107,23 @@ def _gaps(case: Norm, whole_norm: nn.Module, shared_norm: nn.Module) -> dict[str
 def on_two_gpus() -> float:
     """Return the largest relative difference between synchronised norms on two GPUs and plain ones on the whole batch.
 
-    Torch's function, kernels, torch's kernels with little between them, and fused with SiLU. Raises where torch sees the host wait for the device.
+    Torch's function, kernels, torch's kernels with little between them, and fused with SiLU; where kernels of both meet, and where collectives bring
+    their numbers. Raises where torch sees the host wait for the device.
     """
     rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", rank)
     found = 0.0
     with launch.process_group(launch.detect(os.environ), device=str(device)):
-        for way in ("torch's", "kernels", "torch's kernels", "fused"):
+        exchange = collectives.exchange(device)
+        assert exchange is not None
+        for way in ("torch's", "kernels", "torch's kernels", "fused", "kernels that meet", "fused that meet"):
+            scratch = Scratch(exchange if "meet" in way else None)
             plain = nn.Sequential(nn.BatchNorm2d(80), nn.SiLU()).to(device)
             own: Any = nn.BatchNorm2d(80).to(device)
-            if way == "fused":
-                shared = nn.Sequential(FusedNormAct(own, nn.SiLU(), over_ranks=True, scratch=Scratch()))
+            if "fused" in way:
+                shared = nn.Sequential(FusedNormAct(own, nn.SiLU(), over_ranks=True, scratch=scratch))
             else:
-                norm = own if way == "torch's" else KernelBatchNorm(80, scratch=Scratch()).to(device)
+                norm = own if way == "torch's" else KernelBatchNorm(80, scratch=scratch).to(device)
                 shared = synchronise(nn.Sequential(norm, nn.SiLU()))
             x = torch.randn(6, 80, 64, 64, generator=torch.Generator().manual_seed(0)).to(device, memory_format=torch.channels_last) * 3 + 2
             part = slice(0, 2) if rank == 0 else slice(2, 6)
@@ -113,7 +143,19 @@ def on_two_gpus() -> float:
             norm, twin = shared[0], plain[0]
             pairs += [(norm.running_mean, twin.running_mean), (norm.running_var, twin.running_var)]
             found = max(found, *(float((a - b).detach().abs().max() / b.detach().abs().max()) for a, b in pairs))
+            if "meet" in way:
+                _repeat(shared, x[part], mine.grad)
     return found
+
+
+def _repeat(norm: nn.Module, part: Tensor, expected: Tensor) -> None:
+    """Let the ranks meet hundreds of times, while one and then the other is late; the gradient is the same each time."""
+    for time in range(200):
+        if time // 20 % 2 == collectives.rank():
+            torch.cuda._sleep(100_000)
+        again = part.clone(memory_format=torch.channels_last).requires_grad_()
+        norm(again).sin().sum().backward()
+        assert again.grad is not None and torch.equal(again.grad, expected), time
 
 
 def _norm(case: Norm) -> nn.Module:

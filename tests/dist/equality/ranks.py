@@ -98,7 +98,7 @@ NORMS = (
     norms.Norm(flat=True),
     norms.Norm(offset=300.0),
     norms.Norm(offset=300.0, dtype=torch.float32),
-    *([norms.Norm(offset=300.0, dtype=torch.float32, kernels=True)] if kernels.INTERPRETED else []),
+    *([norms.Norm(offset=300.0, dtype=torch.float32, kernels=True, meet=meet) for meet in (False, True)] if kernels.INTERPRETED else []),
 )
 
 
