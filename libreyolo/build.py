@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from libreyolo.assembly.parts import Assembly, Seat
 from libreyolo.engine import collectives, rank_state
-from libreyolo.engine.batchnorm import synchronise, warn_small_batch
+from libreyolo.engine.batchnorm import warn_small_batch
 from libreyolo.engine.compilation import compiled
 from libreyolo.engine.cuda_graph import GraphedNetwork, streams_may_differ
 from libreyolo.engine.current_device import current
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.freeze import freeze
-from libreyolo.engine.fusion import fuse
+from libreyolo.engine.fusion import with_norms
 from libreyolo.engine.interruption import Interruption
 from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.optimizer import build_optimizer, load_state, parameter_groups
@@ -157,12 +157,7 @@ def training(
         bare = bare.to(memory_format=torch.channels_last)
     freeze(bare, recipe.freeze)
     over_ranks = seat.world_size > 1 and recipe.sync_bn
-    if recipe.fused and device.type == "cuda":
-        bare = fuse(bare, over_ranks=over_ranks)
-    elif recipe.fused and seat.rank == 0:
-        log.info("fused=true is for GPUs; on %s nothing is fused.", device.type)
-    if over_ranks:
-        bare = synchronise(bare)
+    bare = with_norms(bare, fused=recipe.fused, over_ranks=over_ranks, compiled=recipe.compile is not False)
     warn_small_batch(bare, recipe.batch // seat.world_size, seat.world_size, recipe.sync_bn)
     ema = EMA(bare, decay=recipe.ema_decay, tau=recipe.ema_tau) if recipe.ema else None
     optimizer = build_optimizer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -83,16 +84,17 @@ def _yes() -> bool:
     return True
 
 
-def synchronise(net: nn.Module) -> nn.Module:
-    """Return the network with every BatchNorm synchronised: torch's kernel on CUDA, `SyncBatchNorm` elsewhere. Call after the move to the device.
+def synchronise(net: nn.Module, kind: Callable[..., _BatchNorm] | None = None) -> nn.Module:
+    """Return the network with every BatchNorm synchronised. Call after the move to the device.
 
-    Names, parameters and buffers stay the same tensors, so a state dict saved from the result is one of plain BatchNorm.
+    kind: makes the new layers, from what BatchNorm is made from; not given, that is torch's for CUDA there and `SyncBatchNorm` elsewhere. Names,
+    parameters and buffers stay the same tensors, so a state dict saved from the result is one of plain BatchNorm.
     """
     on_cuda = any(p.is_cuda for p in net.parameters())
-    return _convert(net, CudaSyncBatchNorm if on_cuda else SyncBatchNorm, {})
+    return _convert(net, kind or (CudaSyncBatchNorm if on_cuda else SyncBatchNorm), {})
 
 
-def _convert(module: nn.Module, kind: type[_BatchNorm], done: dict[nn.Module, nn.Module]) -> nn.Module:
+def _convert(module: nn.Module, kind: Callable[..., _BatchNorm], done: dict[nn.Module, nn.Module]) -> nn.Module:
     """Return the module with its BatchNorms replaced; one that sits in several places stays one, one that synchronises stays."""
     if module in done:
         return done[module]

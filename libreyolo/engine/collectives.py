@@ -70,18 +70,18 @@ def ranks() -> Ranks:
     return found
 
 
-def exchange(device: torch.device) -> Exchange | None:
-    """Return memory in which kernels of this device meet those of all other ranks; None where ranks can't: alone, on several hosts, not on CUDA.
+def exchange(device: torch.device, *, able: bool = True) -> Exchange | None:
+    """Return memory in which kernels of this device meet those of all other ranks; None where they can't: alone, on several hosts, not on CUDA.
 
-    Every rank must call it, and all get some or none does.
+    able: whether this rank can, as far as its caller knows. Every rank must call it, and all get some or none does.
     """
-    if world_size() == 1:
+    if world_size() == 1 or device.type != "cuda":
         return None
-    mine = Exchange.create(world_size()) if rank() == 0 and device.type == "cuda" else None
+    mine = Exchange.create(world_size()) if able and rank() == 0 else None
     where = broadcast_object((mine.path, mine.token) if mine else None)
     if where is None:
         return None
-    if rank() > 0 and device.type == "cuda":
+    if able and rank() > 0:
         mine = Exchange.join(*where, world_size())
     joined = all(all_objects(mine is not None))
     if rank() == 0 and mine:

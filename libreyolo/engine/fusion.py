@@ -1,17 +1,19 @@
-"""`fused=true`: on a GPU, layers that only move memory by kernels that read and write each map as few times as they must.
+"""On a GPU, layers that only move memory by kernels that read and write each map as few times as they must.
 
-These are BatchNorm with the activation behind it, and 2x2 means.
+These are BatchNorm with the activation behind it (`fused=true`, and wherever ranks of one host share its statistics), and 2x2 means (`fused=true`).
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from libreyolo.engine import collectives
+from libreyolo.engine.batchnorm import synchronise
 from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.scratch import Scratch
@@ -44,22 +46,50 @@ class FusedNormAct(KernelBatchNorm):
         return found
 
 
-def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
+def with_norms(net: nn.Module, *, fused: bool, over_ranks: bool, compiled: bool) -> nn.Module:
+    """Return the network with BatchNorm as its training runs it, on the device where it is. Every rank must call it, with the same arguments.
+
+    fused: as one with the activation behind it, where the kernels run. over_ranks: with statistics of all ranks; where kernels of all of them can
+    meet, which costs the host less than two collectives a layer do, the layers are fused too. compiled: torch.compile will take the network, and the
+    kernels are not for it.
+    """
+    device = next(net.parameters()).device
+    scratch = Scratch()
+    if over_ranks:
+        scratch.exchange = collectives.exchange(device, able=not compiled and available.runs_on(device))
+    if fused:
+        net = fuse(net, over_ranks=over_ranks, scratch=scratch)
+    elif scratch.exchange:
+        count = _fuse(net, over_ranks=True, scratch=scratch)
+        log.info("Statistics of all ranks meet in memory of this host; %d BatchNorms run as one with the activation behind them.", count)
+    if not over_ranks:
+        return net
+    return synchronise(net, partial(KernelBatchNorm, scratch=scratch) if scratch.exchange else None)
+
+
+def fuse(net: nn.Module, *, over_ranks: bool, scratch: Scratch | None = None) -> nn.Module:
     """Replace, in the layers that say so, BatchNorm and activation by one module, let 2x2 means use their kernel, and return the network.
 
     A layer says so with `NORM_ACT`, the names of the two children that its forward applies one after the other; an activation that is none makes the
     kernels no worse than torch's. over_ranks: statistics cover all ranks. Names of parameters and buffers stay. Where the kernels don't run nothing
     is replaced, and the log says so.
     """
-    device = next(net.parameters()).device
-    obstacle = available.obstacle(device)
+    obstacle = available.obstacle(next(net.parameters()).device)
     if obstacle:
         log.info("fused=true: %s; BatchNorm and activation stay apart.", obstacle)
         return net
-    count, scratch = 0, Scratch(collectives.exchange(device) if over_ranks else None)
     for layer in net.modules():
         if isinstance(layer, NeighbourMean):
             layer.by_kernel = True
+    count = _fuse(net, over_ranks=over_ranks, scratch=scratch or Scratch())
+    log.info("fused=true: %d BatchNorms run as one with the activation behind them.", count)
+    return net
+
+
+def _fuse(net: nn.Module, *, over_ranks: bool, scratch: Scratch) -> int:
+    """Fuse BatchNorm and activation, and return how often."""
+    count = 0
+    for layer in net.modules():
         names: Any = getattr(layer, "NORM_ACT", None)
         if names is None:
             continue
@@ -71,5 +101,4 @@ def fuse(net: nn.Module, *, over_ranks: bool) -> nn.Module:
         setattr(layer, names[0], FusedNormAct(norm, act, over_ranks=over_ranks, scratch=scratch))
         setattr(layer, names[1], nn.Identity())
         count += 1
-    log.info("fused=true: %d BatchNorms run as one with the activation behind them.", count)
-    return net
+    return count

@@ -8,9 +8,12 @@ Statistics of a layer are a table [ranks, 3, C] of float32: mean, sum of squared
 the statistics merges the rows itself; one process has a table of one row, so many processes run the same code.
 
 A sum over rows is shared by `parts` programs for every block of columns. The one that is last to leave its share adds all of them up, in the order of
-the parts and not of their arrival: the same numbers in every run. With MEET that program also tells the sums to the other ranks of this host and
-waits for theirs, through memory that all their GPUs see (`exchange.py`): the host starts nothing more than for one rank. Sums walk from the last row to the first and what follows them from the first to
+the parts and not of their arrival: the same numbers in every run. Sums walk from the last row to the first and what follows them from the first to
 the last: a map was just written, its end is still in the cache, and then its beginning is.
+
+With MEET that last program also tells its sums to the other ranks of this host and waits for theirs, through memory that all their GPUs see
+(`exchange.py`); the host launches no more than for one rank. At most a few programs wait, and nothing that runs on this GPU waits for them: no rank
+can keep another from coming.
 
 Triton's compiler looks up every name in a signature and knows no other module's than its own: arguments are `tl.tensor`.
 """

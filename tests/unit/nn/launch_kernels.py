@@ -13,7 +13,6 @@ from libreyolo.nn.fused import launching
 from libreyolo.nn.fused.norm_act import Running, norm_act, plan_for
 from libreyolo.nn.fused.scratch import Scratch
 
-
 shapes: dict[Any, Any] = {}  # of the tensors that the next launch gives as addresses, by address
 
 
