@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,8 +20,30 @@ from libreyolo.data.augment.plan import IDENTITY_HSV, SLOTS_PER_LAYER, Plan
 from libreyolo.interfaces.transfer import Transferable
 
 PAD = 114.0 / 255.0
-# Pictures of one pass over the slots on an accelerator: bounds the working memory (about 64 bytes per output pixel) to 0.5 GB at 640 px.
-PIXELS_PER_PASS = 16 * 640 * 640
+# Pictures of one pass over the slots on an accelerator: bounds the working memory (about 80 bytes per output pixel) to 1 GB at 640 px.
+PIXELS_PER_PASS = 32 * 640 * 640
+
+
+class SlotNumbers(NamedTuple):
+    """What says where a slot's tile is seen, for b pictures: each [b, 2, 1, 1], along x and y. An unused slot covers nothing.
+
+    The pixel whose centre is (column, row) shows the tile's place corner + by_column * column + by_row * row, in tile pixels, divided (where the
+    view is projective) by far_corner + far_by_column * column + far_by_row * row.
+    scale: output pixels per tile pixel. offset: minus the middle of what is shown, in output pixels. reach: how far from it a pixel's centre may
+    be before nothing of the pixel is covered. most: how much of a pixel the tile can cover. last: the centre of the tile's last pixel.
+    """
+
+    by_column: Tensor
+    by_row: Tensor
+    corner: Tensor
+    scale: Tensor
+    offset: Tensor
+    reach: Tensor
+    most: Tensor
+    last: Tensor
+    far_by_column: Tensor
+    far_by_row: Tensor
+    far_corner: Tensor
 
 
 @dataclass
@@ -31,13 +54,9 @@ class PlanBatch(Transferable):
     window: int64 [B, S, 4] on the CPU, (x0, y0, x1, y1) output pixels that hold all that is visible of the slot.
     jittered: bool [B] on the CPU, whose colours change.
     tile_hw: int64 [T, 2] on the CPU, each tile's own size within the buffer.
-    matrix: float32 [B, S, 3, 3], output pixels to tile pixels.
-    shown: float32 [B, S, 4], (x0, y0, x1, y1) the visible part in tile pixels.
-    edge_scale: float32 [B, S, 2], output pixels per tile pixel along x and y.
-    size: float32 [B, S, 2], the tile's width and height.
-    blend: float32 [B], weight of layer 1.
-    hsv: float32 [B, 3].
-    source: int64 [B, S], `tile` with 0 for unused slots, for gathering on the device.
+    numbers: float32 [S, 11, B, 2, 1, 1], the fields of `SlotNumbers`: one tensor, since each costs a copy to the device.
+    colours: float32 [B, 4], hue shift, saturation and value factor, and the weight of layer 1.
+    source: int64 [S, B], `tile` with 0 for unused slots, for gathering on the device.
     projective: whether any matrix needs the division by its third row.
     """
 
@@ -45,16 +64,16 @@ class PlanBatch(Transferable):
     window: Tensor
     jittered: Tensor
     tile_hw: Tensor
-    matrix: Tensor
-    shown: Tensor
-    edge_scale: Tensor
-    size: Tensor
-    blend: Tensor
-    hsv: Tensor
+    numbers: Tensor
+    colours: Tensor
     source: Tensor
     projective: bool
 
     HOST_ONLY = frozenset({"tile", "window", "jittered", "tile_hw"})
+
+    def slot(self, slot: int, rows: slice) -> SlotNumbers:
+        """Return the numbers of one slot of the pictures `rows`."""
+        return SlotNumbers(*self.numbers[slot, :, rows].unbind())
 
 
 def stack_plans(plans: Sequence[Plan], tile_of: dict[int, int], tile_hw: np.ndarray) -> PlanBatch:
@@ -84,15 +103,31 @@ def stack_plans(plans: Sequence[Plan], tile_of: dict[int, int], tile_hw: np.ndar
         window=torch.from_numpy(window),
         jittered=torch.tensor([p.hsv is not None for p in plans]),
         tile_hw=torch.from_numpy(np.asarray(tile_hw, np.int64).reshape(-1, 2)),
-        matrix=torch.from_numpy(matrix.astype(np.float32)),
-        shown=torch.from_numpy(shown.astype(np.float32)),
-        edge_scale=torch.from_numpy(edge_scale.astype(np.float32)),
-        size=torch.from_numpy(size.astype(np.float32)),
-        blend=torch.tensor([p.blend for p in plans], dtype=torch.float32),
-        hsv=torch.tensor([p.hsv or IDENTITY_HSV for p in plans], dtype=torch.float32),
-        source=torch.from_numpy(np.maximum(tile, 0)),
+        numbers=torch.from_numpy(_numbers(matrix, shown, edge_scale, size)),
+        colours=torch.tensor([(*(p.hsv or IDENTITY_HSV), p.blend) for p in plans], dtype=torch.float32),
+        source=torch.from_numpy(np.maximum(tile, 0).T.copy()),
         projective=bool(np.any(matrix[..., 2, :2])),
     )
+
+
+def _numbers(matrix: np.ndarray, shown: np.ndarray, scale: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Return `PlanBatch.numbers` from [B, S, ...] of: output pixels to tile pixels, what is shown in tile pixels, edge scales and tile sizes."""
+    low, high = shown[..., :2] * scale, shown[..., 2:] * scale
+    fields = {
+        "by_column": matrix[..., :2, 0],
+        "by_row": matrix[..., :2, 1],
+        "corner": matrix[..., :2, 2],
+        "scale": scale,
+        "offset": -(low + high) / 2,
+        "reach": (high - low) / 2 + 0.5,
+        "most": np.minimum(high - low, 1.0),
+        "last": size - 0.5,
+        "far_by_column": matrix[..., [2, 2], 0],
+        "far_by_row": matrix[..., [2, 2], 1],
+        "far_corner": matrix[..., [2, 2], 2],
+    }
+    stacked = np.stack([fields[name] for name in SlotNumbers._fields])
+    return stacked.transpose(2, 0, 1, 3)[..., None, None].astype(np.float32)
 
 
 def one_by_one(device: torch.device) -> bool:
@@ -109,89 +144,87 @@ def compose(tiles: Tensor, plans: PlanBatch, hw: tuple[int, int]) -> Tensor:
     On the CPU, pictures are made one by one, each slot only within its window: the result for a picture is then the same to the bit
     whatever else is in the batch. On an accelerator, many are made at once; results agree with the CPU's to rounding.
     """
-    num_pictures = plans.tile.shape[0]
+    num_pictures = len(plans.jittered)
     images = torch.empty((num_pictures, 3, *hw), dtype=torch.float32, device=tiles.device)
+    blended, jittered = plans.tile.numpy()[:, SLOTS_PER_LAYER:] >= 0, plans.jittered.numpy()
+    centres = pixel_centres(hw, tiles.device)
     step = 1 if one_by_one(tiles.device) else max(1, PIXELS_PER_PASS // (hw[0] * hw[1]))
     for first in range(0, num_pictures, step):
         rows = slice(first, min(first + step, num_pictures))
-        picture = _layer(tiles, plans, rows, range(SLOTS_PER_LAYER), hw)
-        if plans.tile.shape[1] > SLOTS_PER_LAYER and bool((plans.tile[rows, SLOTS_PER_LAYER:] >= 0).any()):
-            blended = _layer(tiles, plans, rows, range(SLOTS_PER_LAYER, 2 * SLOTS_PER_LAYER), hw)
+        picture = _layer(tiles, plans, rows, range(SLOTS_PER_LAYER), centres)
+        if blended[rows].any():
+            other = _layer(tiles, plans, rows, range(SLOTS_PER_LAYER, 2 * SLOTS_PER_LAYER), centres)
             # Where no mixup was drawn the weight is 0 and the picture stays as it is.
-            picture = torch.lerp(picture, blended, plans.blend[rows, None, None, None])
-        if bool(plans.jittered[rows].any()):
-            jittered = jitter_hsv(picture, plans.hsv[rows])
-            if bool(plans.jittered[rows].all()):
-                picture = jittered
+            picture = torch.lerp(picture, other, plans.colours[rows, 3:, None, None])
+        if jittered[rows].any():
+            gains = plans.colours[rows, :3]
+            changed = jitter_hsv(picture, gains)
+            if jittered[rows].all():
+                picture = changed
             else:
                 # The identity gains of the others would still round.
-                unchanged = (plans.hsv[rows, 0] == 0) & (plans.hsv[rows, 1:] == 1).all(dim=1)
-                picture = torch.where(unchanged[:, None, None, None], picture, jittered)
+                unchanged = (gains[:, 0] == 0) & (gains[:, 1:] == 1).all(dim=1)
+                picture = torch.where(unchanged[:, None, None, None], picture, changed)
         images[rows] = picture
     return images
 
 
-def _layer(tiles: Tensor, plans: PlanBatch, rows: slice, slots: range, hw: tuple[int, int]) -> Tensor:
+def pixel_centres(hw: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the columns [W] and the rows [H, 1] of the output's pixel centres."""
+    columns, rows = (torch.arange(0.5, side, device=device) for side in (hw[1], hw[0]))
+    return columns, rows[:, None]
+
+
+def _layer(tiles: Tensor, plans: PlanBatch, rows: slice, slots: range, centres: tuple[Tensor, Tensor]) -> Tensor:
     """Return one layer of the pictures `rows`, [b, 3, H, W]: the sum of its slots by coverage, grey where nothing covers."""
-    count = rows.stop - rows.start
+    columns, lines = centres
+    count, hw = rows.stop - rows.start, (len(lines), len(columns))
     colour = torch.zeros((count, 3, *hw), device=tiles.device)
     covered = torch.zeros((count, 1, *hw), device=tiles.device)
+    window, used = plans.window.numpy()[rows], plans.tile.numpy()[rows] >= 0
     for slot in slots:
-        used = plans.tile[rows, slot] >= 0
-        if not bool(used.any()):
+        windows = window[used[:, slot], slot]
+        if len(windows) == 0:
             continue
-        windows = plans.window[rows, slot][used]
-        x0, y0 = windows[:, :2].amin(dim=0).tolist()
-        x1, y1 = windows[:, 2:].amax(dim=0).tolist()
-        x, y, coverage = coordinates(plans, rows, slot, (x0, y0, x1, y1))
-        seen = _sample(tiles, plans, rows, slot, x, y)
-        colour[:, :, y0:y1, x0:x1] += seen * coverage[:, None]
-        covered[:, :, y0:y1, x0:x1] += coverage[:, None]
+        x0, y0 = windows[:, :2].min(axis=0).tolist()
+        x1, y1 = windows[:, 2:].max(axis=0).tolist()
+        numbers = plans.slot(slot, rows)
+        xy, coverage = coordinates(numbers, (columns[x0:x1], lines[y0:y1]), projective=plans.projective)
+        seen = _sample(tiles, plans, rows, slot, xy, numbers.last)
+        colour[:, :, y0:y1, x0:x1].addcmul_(seen, coverage, value=1 / 255)
+        covered[:, :, y0:y1, x0:x1].add_(coverage)
     # Neighbours under shear or perspective may overlap by a fraction of a pixel at their common edge.
-    return colour / (255.0 * covered.clamp(min=1.0)) + (1.0 - covered).clamp(min=0.0) * PAD
+    return colour.div_(covered.clamp(min=1.0)).add_((1.0 - covered).clamp_(min=0.0), alpha=PAD)
 
 
-def coordinates(plans: PlanBatch, rows: slice, slot: int, window: tuple[int, int, int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what each output pixel of the window shows: tile coordinates x and y, and the share of it that the tile covers, [b, h, w]."""
-    x0, y0, x1, y1 = window
-    matrix = plans.matrix[rows, slot, :, :, None, None]  # [b, 3, 3, 1, 1]
-    out_x = torch.arange(x0, x1, device=matrix.device, dtype=torch.float32) + 0.5
-    out_y = (torch.arange(y0, y1, device=matrix.device, dtype=torch.float32) + 0.5)[:, None]
-    x = matrix[:, 0, 0] * out_x + (matrix[:, 0, 1] * out_y + matrix[:, 0, 2])
-    y = matrix[:, 1, 0] * out_x + (matrix[:, 1, 1] * out_y + matrix[:, 1, 2])
-    if plans.projective:
-        divisor = matrix[:, 2, 0] * out_x + (matrix[:, 2, 1] * out_y + matrix[:, 2, 2])
-        behind = divisor <= 1e-6
-        divisor = divisor.clamp(min=1e-6)
-        x, y = x / divisor, y / divisor
-    shown = plans.shown[rows, slot, :, None, None]
-    scale = plans.edge_scale[rows, slot, :, None, None]
-    coverage = _covered(x, shown[:, 0], shown[:, 2], scale[:, 0]) * _covered(y, shown[:, 1], shown[:, 3], scale[:, 1])
-    if plans.projective:
-        coverage = coverage.masked_fill(behind, 0.0)
-    return x, y, coverage
+def coordinates(slot: SlotNumbers, centres: tuple[Tensor, Tensor], *, projective: bool) -> tuple[Tensor, Tensor]:
+    """Return what each pixel of some output columns and rows shows: places in the tile, x and y [b, 2, h, w] in tile pixels, and the share of it
+    that the tile covers, [b, 1, h, w]."""
+    columns, rows = centres
+    xy = torch.addcmul(torch.addcmul(slot.corner, slot.by_row, rows), slot.by_column, columns)
+    if projective:
+        far = torch.addcmul(torch.addcmul(slot.far_corner, slot.far_by_row, rows), slot.far_by_column, columns)
+        xy /= far.clamp(min=1e-6)
+    # How much of [-0.5, 0.5] around the pixel's centre lies within what is shown, along each axis.
+    from_middle = torch.addcmul(slot.offset, xy, slot.scale).abs_()
+    along_x, along_y = torch.minimum(slot.reach - from_middle, slot.most).clamp_(min=0.0).split(1, dim=1)
+    coverage = along_x * along_y
+    return xy, coverage.masked_fill_(far[:, :1] <= 1e-6, 0.0) if projective else coverage
 
 
-def _covered(at: Tensor, low: Tensor, high: Tensor, scale: Tensor) -> Tensor:
-    """Return the share of an output pixel centred at `at` that [low, high] covers along one axis; `scale`: output pixels per tile pixel."""
-    from_low = ((at - low) * scale + 0.5).clamp(0.0, 1.0)
-    from_high = ((high - at) * scale + 0.5).clamp(0.0, 1.0)
-    return (from_low + from_high - 1.0).clamp(min=0.0)
-
-
-def _sample(tiles: Tensor, plans: PlanBatch, rows: slice, slot: int, x: Tensor, y: Tensor) -> Tensor:
-    """Return the tiles' bilinear colours at tile coordinates x, y, float32 [b, 3, h, w] in 0..255; edge pixels go on beyond the tile."""
+def _sample(tiles: Tensor, plans: PlanBatch, rows: slice, slot: int, xy: Tensor, last: Tensor) -> Tensor:
+    """Return the tiles' bilinear colours at tile coordinates `xy`, which are used up, float32 [b, 3, h, w] in 0..255; edge pixels go on beyond."""
     if one_by_one(tiles.device):
         # Cutting the one picture's tile out of the buffer makes the arithmetic independent of the other tiles' sizes.
         tile = int(plans.tile[rows.start, slot])
         height, width = plans.tile_hw[tile].tolist()
         source = tiles[tile : tile + 1, :height, :width]
     else:
-        source = tiles[plans.source[rows, slot]]
+        source = tiles[plans.source[slot, rows]]
     height, width = source.shape[1:3]
-    size = plans.size[rows, slot, :, None, None]
     # Beyond the centres of the outermost pixels their colour goes on; without the clamp the buffer's padding would bleed in.
-    x = torch.minimum(x.clamp(min=0.5), size[:, 0] - 0.5)
-    y = torch.minimum(y.clamp(min=0.5), size[:, 1] - 0.5)
-    grid = torch.stack([x * (2.0 / width) - 1.0, y * (2.0 / height) - 1.0], dim=-1)
+    x, y = torch.minimum(xy.clamp_(min=0.5), last, out=xy).unbind(dim=1)
+    x.mul_(2.0 / width)
+    y.mul_(2.0 / height)
+    grid = xy.sub_(1.0).permute(0, 2, 3, 1)
     return F.grid_sample(source.permute(0, 3, 1, 2).float(), grid, mode="bilinear", padding_mode="border", align_corners=False)

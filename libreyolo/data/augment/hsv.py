@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+TINY = torch.finfo(torch.float32).tiny
+
 
 def jitter_hsv(images: Tensor, gains: Tensor) -> Tensor:
     """Return RGB [B, 3, H, W] in [0, 1] with hue shifted (wrapping) and saturation and value scaled (cut to [0, 1]).
@@ -16,22 +18,21 @@ def jitter_hsv(images: Tensor, gains: Tensor) -> Tensor:
     v - v * s * clamp(min(k, 4 - k), 0, 1) with k = (n + 6 h) mod 6, which is the hexcone without its six cases.
     Deviation from trainers that multiply the hue by 1 + gain: a shift moves every hue alike, where a product leaves red as it is.
     """
-    value = images.amax(dim=1)
-    chroma = value - images.amin(dim=1)
-    safe = torch.where(chroma > 0, chroma, 1.0)
+    lowest, value = images.aminmax(dim=1)
+    chroma = value - lowest
+    # Where it is 0 so is what it divides.
+    safe = chroma.clamp(min=TINY)
     red, green, blue = images.unbind(dim=1)
     # Hue in sixths of the circle, from the two channels that are not the highest.
     below_red = torch.where(green == value, 2 + (blue - red) / safe, 4 + (red - green) / safe)
     sixths = torch.where(red == value, (green - blue) / safe, below_red)
-    saturation = chroma / torch.where(value > 0, value, 1.0)
+    saturation = chroma / value.clamp(min=TINY)
 
     shift, saturation_factor, value_factor = gains[:, :, None, None].unbind(dim=1)
-    sixths = sixths + 6 * shift
-    saturation = (saturation * saturation_factor).clamp(0, 1)
-    value = (value * value_factor).clamp(0, 1)
+    sixths = torch.add(sixths, shift, alpha=6)
+    saturation = (saturation * saturation_factor).clamp_(0, 1)
+    value = (value * value_factor).clamp_(0, 1)
     product = value * saturation
-    channels = []
-    for n in (5, 3, 1):
-        k = torch.remainder(n + sixths, 6)
-        channels.append(value - product * torch.minimum(k, 4 - k).clamp(0, 1))
-    return torch.stack(channels, dim=1)
+    n = torch.arange(5, 0, -2, device=images.device)[:, None, None]
+    k = torch.remainder(sixths[:, None] + n, 6)
+    return torch.addcmul(value[:, None], product[:, None], torch.minimum(k, 4 - k).clamp_(0, 1), value=-1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from libreyolo.data.augment.compose import PlanBatch, coordinates
+from libreyolo.data.augment.compose import PlanBatch, coordinates, pixel_centres
 from libreyolo.ops.pixels import IGNORED
 
 
@@ -17,10 +17,9 @@ def paint_masks(tiles: Tensor, plans: PlanBatch, hw: tuple[int, int]) -> Tensor:
 
     tiles: uint8 [T, h, w], each in the top left corner of the buffer and as large as the tile of its picture, on the device of `plans`.
     """
-    x, y, _ = coordinates(plans, slice(0, len(plans.tile)), 0, (0, 0, hw[1], hw[0]))
-    width, height = (plans.size[:, 0, side, None, None] for side in (0, 1))
-    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    row = y.clamp(min=0).minimum(height - 1).long()
-    column = x.clamp(min=0).minimum(width - 1).long()
-    found = tiles[plans.source[:, 0, None, None], row, column]
-    return torch.where(inside, found, torch.full_like(found, IGNORED))
+    slot = plans.slot(0, slice(None))
+    xy, _ = coordinates(slot, pixel_centres(hw, tiles.device), projective=plans.projective)
+    inside = (xy >= 0) & (xy < slot.last + 0.5)
+    column, row = torch.minimum(xy.clamp(min=0), slot.last - 0.5).long().unbind(dim=1)
+    found = tiles[plans.source[0, :, None, None], row, column]
+    return torch.where(inside.all(dim=1), found, torch.full_like(found, IGNORED))
