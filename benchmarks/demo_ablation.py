@@ -31,7 +31,6 @@ from libreyolo.models.unet import loss as unet_loss  # noqa: E402
 from libreyolo.models.yolo9 import decode, loss  # noqa: E402
 from libreyolo.nn import classification  # noqa: E402
 from libreyolo.ops.assign import Assignment  # noqa: E402
-from libreyolo.ops.boxes import distances_to_xyxy  # noqa: E402
 from libreyolo.ops.cells import target_grid  # noqa: E402
 from libreyolo.ops.pixels import pixel_cross_entropy  # noqa: E402
 
@@ -52,15 +51,15 @@ def random_anchors(
     return Assignment(anchors, used, used.float())
 
 
-def plain_boxes(side_logits: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
+def plain_boxes(side_logits: Tensor, anchors: decode.Anchors) -> Tensor:
     """Return boxes whose distances are one positive number for each side."""
     distances = torch.nn.functional.softplus(side_logits.mean(dim=-1))
-    return distances_to_xyxy(centres, distances * strides)
+    return torch.addcmul(anchors.places, distances, anchors.steps)
 
 
-def most_likely_boxes(side_logits: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
+def most_likely_boxes(side_logits: Tensor, anchors: decode.Anchors) -> Tensor:
     """Return boxes whose distances are the bin of the largest logit, a whole number of strides."""
-    return distances_to_xyxy(centres, side_logits.argmax(dim=-1) * strides)
+    return torch.addcmul(anchors.places, side_logits.argmax(dim=-1).float(), anchors.steps)
 
 
 def next_pictures_grid(boxes: Tensor, labels: Tensor, valid: Tensor, hw: tuple[int, int], stride: int) -> Tensor:

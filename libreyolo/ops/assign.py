@@ -56,13 +56,13 @@ def task_aligned(
     anchor wanted by several targets goes to the one that it overlaps most, then to the first. Deterministic; N >= 1.
     """
     overlap = pairwise_ciou(target_boxes, boxes).clamp_(min=0)  # [B, N, A]
-    labels = target_labels.unsqueeze(1).expand(-1, boxes.shape[1], -1)
-    metric = probabilities.gather(2, labels).transpose(1, 2).pow(class_power) * overlap.pow(overlap_power)
+    labels = target_labels.unsqueeze(2).expand(-1, -1, boxes.shape[1])
+    metric = probabilities.transpose(1, 2).gather(1, labels).pow(class_power) * overlap.pow(overlap_power)
     metric = metric * target_valid.unsqueeze(-1)
 
     anchors, used = _best_fitting(metric, _fits(centres, target_boxes, reach), topk)
-    slot_overlap = overlap.gather(2, anchors) * used
-    used = used & _wins(anchors, slot_overlap, used, num_anchors=boxes.shape[1])
+    slot_overlap = torch.where(used, overlap.gather(2, anchors), -1.0)
+    used = used & _wins(anchors, slot_overlap, num_anchors=boxes.shape[1])
     slot_metric = metric.gather(2, anchors) * used
     best_metric = slot_metric.amax(dim=2, keepdim=True)
     best_overlap = (slot_overlap * used).amax(dim=2, keepdim=True)
@@ -71,12 +71,10 @@ def task_aligned(
 
 def _fits(centres: Tensor, boxes: Tensor, reach: Tensor | None) -> Tensor:
     """Return [B, N, A]: whether the centre lies inside the box, its border included, and no side is out of reach."""
-    x, y = centres.unbind(-1)
-    x1, y1, x2, y2 = boxes.unsqueeze(-2).unbind(-1)
-    fits = (x >= x1) & (y >= y1) & (x <= x2) & (y <= y2)
-    if reach is not None:
-        fits &= (x - x1 <= reach) & (y - y1 <= reach) & (x2 - x <= reach) & (y2 - y <= reach)
-    return fits
+    low, high = boxes.unsqueeze(-2).split(2, dim=-1)
+    before, after = centres - low, high - centres  # [B, N, A, 2]
+    fits = torch.minimum(*torch.minimum(before, after).unbind(-1)) >= 0
+    return fits if reach is None else fits & (torch.maximum(*torch.maximum(before, after).unbind(-1)) <= reach)
 
 
 def _best_fitting(metric: Tensor, fits: Tensor, topk: int) -> tuple[Tensor, Tensor]:
@@ -84,20 +82,21 @@ def _best_fitting(metric: Tensor, fits: Tensor, topk: int) -> tuple[Tensor, Tens
     values, anchors = (metric * fits).topk(min(topk, metric.shape[2]), dim=2)
     used = values > 0
     best_value, best_anchor = metric.max(dim=2)
-    alone = ~used.any(dim=2)
-    anchors[..., 0] = torch.where(alone, best_anchor, anchors[..., 0])
-    used[..., 0] |= alone & (best_value > 0)
+    # Slots are sorted: a target whose first one is empty has none.
+    anchors[..., 0] = torch.where(used[..., 0], anchors[..., 0], best_anchor)
+    used[..., 0] = best_value > 0
     return anchors, used
 
 
-def _wins(anchors: Tensor, overlap: Tensor, used: Tensor, num_anchors: int) -> Tensor:
-    """Return [B, N, K]: whether the slot's target has the largest overlap among those that took its anchor, the first one of equals."""
-    batch, num_targets, num_slots = anchors.shape
-    flat = anchors.reshape(batch, -1)
-    overlap = overlap.masked_fill(~used, -1).reshape(batch, -1)
-    best = overlap.new_full((batch, num_anchors), -1).scatter_reduce(1, flat, overlap, "amax")
+def _wins(anchors: Tensor, overlap: Tensor, num_anchors: int) -> Tensor:
+    """Return [B, N, K]: whether the slot's target has the largest overlap among those that took its anchor, the first one of equals.
+
+    overlap: [B, N, K], below 0 where the slot is not taken.
+    """
+    flat, overlap = anchors.flatten(1), overlap.flatten(1)
+    best = overlap.new_full((len(flat), num_anchors), -1).scatter_reduce_(1, flat, overlap, "amax")
     largest = overlap == best.gather(1, flat)
-    rank = torch.arange(num_targets, device=anchors.device).unsqueeze(1).expand(batch, num_targets, num_slots).reshape(batch, -1)
-    rank = rank.masked_fill(~largest, num_targets)
-    first = rank.new_full((batch, num_anchors), num_targets).scatter_reduce(1, flat, rank, "amin")
-    return (largest & (rank == first.gather(1, flat))).reshape(batch, num_targets, num_slots)
+    place = torch.arange(flat.shape[1], device=flat.device)  # slots of one target stand together, and none takes an anchor twice
+    candidate = torch.where(largest, place, len(place))
+    first = candidate.new_full((len(flat), num_anchors), len(place)).scatter_reduce_(1, flat, candidate, "amin")
+    return (place == first.gather(1, flat)).view_as(anchors)

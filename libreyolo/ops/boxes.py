@@ -36,16 +36,6 @@ def clip_boxes_to(boxes: Tensor, regions: Tensor) -> Tensor:
     return boxes.clamp(min=low, max=high)
 
 
-def distances_to_xyxy(centres: Tensor, ltrb: Tensor) -> Tensor:
-    """Return xyxy boxes from points [..., 2] and their distances to the left, top, right and bottom side [..., 4]."""
-    return torch.cat((centres - ltrb[..., :2], centres + ltrb[..., 2:]), dim=-1)
-
-
-def xyxy_to_distances(centres: Tensor, boxes: Tensor) -> Tensor:
-    """Return the distances (left, top, right, bottom) of points [..., 2] to the sides of xyxy boxes; negative where a point is outside."""
-    return torch.cat((centres - boxes[..., :2], boxes[..., 2:] - centres), dim=-1)
-
-
 def grid_centres(shapes: Sequence[tuple[int, int]], strides: Sequence[int], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Return the centres [A, 2] (x, y in input pixels) and strides [A, 1] of all cells of the given levels, float32.
 
@@ -53,8 +43,7 @@ def grid_centres(shapes: Sequence[tuple[int, int]], strides: Sequence[int], devi
     """
     centres, steps = [], []
     for (height, width), stride in zip(shapes, strides, strict=True):
-        y = (torch.arange(height, device=device, dtype=torch.float32) + 0.5) * stride
-        x = (torch.arange(width, device=device, dtype=torch.float32) + 0.5) * stride
+        y, x = (torch.arange(0.5 * stride, (cells + 0.5) * stride, stride, device=device, dtype=torch.float32) for cells in (height, width))
         grid_y, grid_x = torch.meshgrid(y, x, indexing="ij")
         centres.append(torch.stack((grid_x, grid_y), dim=-1).reshape(-1, 2))
         steps.append(torch.full((height * width, 1), float(stride), device=device))

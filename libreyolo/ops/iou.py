@@ -18,25 +18,25 @@ from torch import Tensor
 EPS = 1e-7  # on areas in squared pixels; negligible for any box that has an area
 
 
-Sides = tuple[Tensor, ...]  # x1, y1, x2, y2 of boxes, each [...]: taken apart once, since each of many slices would cost kernels in the backward
+Corners = tuple[Tensor, Tensor]  # the lower and the upper corner of boxes, each [2, ...]: what is done along x and along y is one kernel
 
 
 def area(boxes: Tensor) -> Tensor:
     """Return the area of xyxy boxes, [...]; 0 for a box whose corners are swapped."""
-    return _area(boxes.unbind(-1))
+    low, high = _corners(boxes)
+    return _area(high - low)
 
 
 def iou(a: Tensor, b: Tensor) -> Tensor:
     """Return the aligned IoU, in [0, 1]."""
-    inter, union = _intersection_union(a.unbind(-1), b.unbind(-1))
+    inter, union, _ = _meeting(_corners(a), _corners(b))
     return inter / (union + EPS)
 
 
 def giou(a: Tensor, b: Tensor) -> Tensor:
     """Return the aligned generalised IoU, in (-1, 1]; -1 is approached by distant boxes."""
-    sides_a, sides_b = a.unbind(-1), b.unbind(-1)
-    inter, union = _intersection_union(sides_a, sides_b)
-    w, h = _enclosing(sides_a, sides_b)
+    inter, union, hull_sides = _meeting(_corners(a), _corners(b))
+    w, h = hull_sides.unbind()
     hull = w * h
     return inter / (union + EPS) - (hull - union) / (hull + EPS)
 
@@ -47,17 +47,15 @@ def ciou(a: Tensor, b: Tensor) -> Tensor:
     The weight alpha of the aspect-ratio term is a constant for the gradient, as the paper's section on CIoU loss intends (it balances, it
     is not to be optimised).
     """
-    sides_a, sides_b = a.unbind(-1), b.unbind(-1)
-    inter, union = _intersection_union(sides_a, sides_b)
+    (low_a, high_a), (low_b, high_b) = corners_a, corners_b = _corners(a), _corners(b)
+    inter, union, hull_sides = _meeting(corners_a, corners_b)
     overlap = inter / (union + EPS)
-    hull_w, hull_h = _enclosing(sides_a, sides_b)
-    dx = sides_a[0] + sides_a[2] - sides_b[0] - sides_b[2]
-    dy = sides_a[1] + sides_a[3] - sides_b[1] - sides_b[3]
-    distance = (dx.square() + dy.square()) / 4 / (hull_w.square() + hull_h.square() + EPS)
-    aspect = (4 / math.pi**2) * (_angle(sides_b) - _angle(sides_a)).square()
+    shift = low_a + high_a - low_b - high_b  # twice the distance of the centres
+    near = torch.addcdiv(overlap, _squared_length(shift), _squared_length(hull_sides) + EPS, value=-0.25)
+    aspect = (4 / math.pi**2) * (_angle(high_b - low_b) - _angle(high_a - low_a)).square()
     with torch.no_grad():
         alpha = aspect / (1 - overlap + aspect + EPS)
-    return overlap - distance - alpha * aspect
+    return torch.addcmul(near, alpha, aspect, value=-1)
 
 
 def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
@@ -75,25 +73,30 @@ def pairwise_ciou(a: Tensor, b: Tensor) -> Tensor:
     return ciou(a.unsqueeze(-2), b.unsqueeze(-3))
 
 
-def _area(boxes: Sides) -> Tensor:
-    x1, y1, x2, y2 = boxes
-    return (x2 - x1).clamp(min=0) * (y2 - y1).clamp(min=0)
+def _corners(boxes: Tensor) -> Corners:
+    low, high = boxes.movedim(-1, 0).split(2)
+    return low, high
 
 
-def _intersection_union(a: Sides, b: Sides) -> tuple[Tensor, Tensor]:
-    w = torch.minimum(a[2], b[2]) - torch.maximum(a[0], b[0])
-    h = torch.minimum(a[3], b[3]) - torch.maximum(a[1], b[1])
-    inter = w.clamp(min=0) * h.clamp(min=0)
-    return inter, _area(a) + _area(b) - inter
+def _area(sides: Tensor) -> Tensor:
+    w, h = sides.clamp(min=0).unbind()
+    return w * h
 
 
-def _enclosing(a: Sides, b: Sides) -> tuple[Tensor, Tensor]:
-    w = torch.maximum(a[2], b[2]) - torch.minimum(a[0], b[0])
-    h = torch.maximum(a[3], b[3]) - torch.minimum(a[1], b[1])
-    return w, h
+def _meeting(a: Corners, b: Corners) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the areas of intersection and union, and the sides [2, ...] of the smallest box around both."""
+    sides_a, sides_b = a[1] - a[0], b[1] - b[0]
+    shared = torch.minimum(a[1], b[1]) - torch.maximum(a[0], b[0])  # below 0 where they are apart
+    inter = _area(shared)
+    return inter, _area(sides_a) + _area(sides_b) - inter, sides_a + sides_b - shared
 
 
-def _angle(boxes: Sides) -> Tensor:
+def _squared_length(vectors: Tensor) -> Tensor:
+    x, y = vectors.square().unbind()
+    return x + y
+
+
+def _angle(sides: Tensor) -> Tensor:
     """Return arctan(width / height); the EPS gives a flat box an angle and its gradient a bound."""
-    x1, y1, x2, y2 = boxes
-    return torch.atan((x2 - x1) / (y2 - y1 + EPS))
+    w, h = sides.unbind()
+    return torch.atan(w / (h + EPS))

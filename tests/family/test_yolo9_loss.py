@@ -84,6 +84,20 @@ def test_normalisers_are_named_by_branch_and_gains_scale_the_terms(net: YOLO9) -
     assert YOLO9Loss(NC).facts(detection_batch(images, TARGETS)) == {}
 
 
+def test_each_branch_has_the_terms_it_would_have_alone_at_every_size(net: YOLO9) -> None:
+    loss = YOLO9Loss(NC, aux_weight=0.5)
+    for side in (SIDE, 2 * SIDE, SIDE):  # what a loss keeps between steps is that of one size
+        batch = detection_batch(pictures(side, side).double(), TARGETS)
+        output = net(batch.images)
+        assert output.aux is not None
+        together = loss.terms(output, batch)
+        for prefix, maps, weight in (("", output.main, 1.0), ("aux_", output.aux, 0.5)):
+            alone = YOLO9Loss(NC).terms(YOLO9Output(maps, None), batch)
+            assert number(together[f"{prefix}box"].stats) == pytest.approx(number(alone["box"].stats), rel=1e-9)
+            for name in MAIN:
+                assert number(together[prefix + name].total) == pytest.approx(weight * number(alone[name].total), rel=1e-9)
+
+
 def test_class_weights_scale_what_their_class_costs(net: YOLO9) -> None:
     images = pictures(SIDE, SIDE).double()
     weights = torch.ones(NC, dtype=torch.float64)

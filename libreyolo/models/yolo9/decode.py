@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from libreyolo.models.yolo9.network import REG_MAX, STRIDES, YOLO9Output
-from libreyolo.ops.boxes import clip_boxes_to, distances_to_xyxy, grid_centres
+from libreyolo.ops.boxes import clip_boxes_to, grid_centres
 from libreyolo.ops.nms import detections_of
+
+
+class Anchors(NamedTuple):
+    """The cells of raw maps, as boxes are read from them: place + distance in strides * step is a box's side.
+
+    places: [A, 4] float32, a centre twice (x, y, x, y), in input pixels. steps: [A, 4] float32, (-s, -s, s, s), s the stride. bins: [16] float32,
+    the distances that a distribution is over.
+    """
+
+    places: Tensor
+    steps: Tensor
+    bins: Tensor
+
+    def at(self, index: Tensor) -> Anchors:
+        """Return the anchors of an index [...], places and steps [..., 4]."""
+        return Anchors(self.places[index], self.steps[index], self.bins)
 
 
 def flatten(maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -21,17 +38,19 @@ def flatten(maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return sides.unflatten(2, (4, REG_MAX)), classes
 
 
-def anchors_of(maps: Sequence[Tensor], strides: Sequence[int] = STRIDES) -> tuple[Tensor, Tensor]:
-    """Return the centres [A, 2] in input pixels and the strides [A, 1] of the cells of raw maps."""
-    return grid_centres([(level.shape[2], level.shape[3]) for level in maps], strides, maps[0].device)
+def anchors_of(maps: Sequence[Tensor], strides: Sequence[int] = STRIDES) -> Anchors:
+    """Return the anchors of raw maps."""
+    centres, steps = grid_centres([(level.shape[2], level.shape[3]) for level in maps], strides, maps[0].device)
+    bins = torch.arange(REG_MAX, device=centres.device, dtype=centres.dtype)
+    return Anchors(centres.repeat(1, 2), torch.cat((-steps, -steps, steps, steps), dim=1), bins)
 
 
-def expected_boxes(side_logits: Tensor, centres: Tensor, strides: Tensor) -> Tensor:
-    """Return xyxy boxes [B, A, 4] in pixels: a side's distance is the mean of its distribution over the bins (arXiv 2006.04388, eq. 4)."""
+def expected_boxes(side_logits: Tensor, anchors: Anchors) -> Tensor:
+    """Return xyxy boxes [..., 4] in pixels of logits [..., 4, 16] and their anchors: a side's distance is the mean of its distribution over the bins
+    (arXiv 2006.04388, eq. 4)."""
     # A sum of products and no matmul, which autocast would do in half precision.
-    bins = torch.arange(REG_MAX, device=side_logits.device, dtype=side_logits.dtype)
-    distances = (side_logits.softmax(dim=-1) * bins).sum(dim=-1)
-    return distances_to_xyxy(centres, distances * strides)
+    distances = (side_logits.softmax(dim=-1) * anchors.bins).sum(dim=-1)
+    return torch.addcmul(anchors.places, distances, anchors.steps)
 
 
 def decode(output: YOLO9Output | Sequence[Tensor], strides: Sequence[int] = STRIDES) -> tuple[Tensor, Tensor]:
@@ -41,7 +60,7 @@ def decode(output: YOLO9Output | Sequence[Tensor], strides: Sequence[int] = STRI
     """
     maps = output.main if isinstance(output, YOLO9Output) else output
     side_logits, class_logits = flatten(maps)
-    return expected_boxes(side_logits, *anchors_of(maps, strides)), class_logits.sigmoid()
+    return expected_boxes(side_logits, anchors_of(maps, strides)), class_logits.sigmoid()
 
 
 def detect(

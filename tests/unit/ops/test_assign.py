@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from libreyolo.ops.assign import Assignment, task_aligned
-from libreyolo.ops.boxes import distances_to_xyxy, grid_centres
+from libreyolo.ops.boxes import grid_centres
 from libreyolo.ops.iou import ciou
 
 NUM_CLASSES = 4
@@ -34,7 +34,8 @@ def scene(seed: int, *, smallest: float, largest: float, num_targets: int = 6) -
 
     centres, strides = grid_centres([(8, 8), (4, 4)], [8, 16])
     centres, strides = centres.double(), strides.double()
-    boxes = distances_to_xyxy(centres, rand(2, len(centres), 4) * largest)
+    before, after = (rand(2, len(centres), 4) * largest).split(2, dim=-1)
+    boxes = torch.cat((centres - before, centres + after), dim=-1)
     corner = (rand(2, num_targets, 2) * 48).round()  # whole pixels: some sides run through centres
     target_boxes = torch.cat((corner, corner + (smallest + rand(2, num_targets, 2) * (largest - smallest)).round()), dim=-1)
     valid = torch.arange(num_targets) < torch.tensor([[num_targets], [num_targets // 2]])

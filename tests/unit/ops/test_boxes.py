@@ -8,10 +8,8 @@ from libreyolo.ops.boxes import (
     clip_boxes,
     clip_boxes_to,
     cxcywh_to_xyxy,
-    distances_to_xyxy,
     grid_centres,
     xyxy_to_cxcywh,
-    xyxy_to_distances,
 )
 
 
@@ -34,15 +32,7 @@ def test_clipping_to_regions_uses_the_region_of_the_picture() -> None:
     assert clip_boxes_to(boxes, regions).tolist() == [[[0, 3, 40, 100]], [[10, 5, 50, 80]]]
 
 
-def test_distances_to_the_sides_round_trip_and_are_negative_outside() -> None:
-    centre = torch.tensor([10.0, 20.0])
-    ltrb = torch.tensor([1.0, 2.0, 3.0, -4.0])
-    box = distances_to_xyxy(centre, ltrb)
-    assert box.tolist() == [9, 18, 13, 16]
-    assert torch.equal(xyxy_to_distances(centre, box), ltrb)
-
-
 def test_grid_is_row_major_per_level_with_centres_in_the_middle_of_cells() -> None:
-    centres, strides = grid_centres([(2, 3), (1, 1)], [8, 16])
+    centres, strides = grid_centres([(2, 3), (0, 2), (1, 1)], [8, 4, 16])
     assert centres.tolist() == [[4, 4], [12, 4], [20, 4], [4, 12], [12, 12], [20, 12], [8, 8]]
     assert strides.tolist() == [[8]] * 6 + [[16]]
