@@ -116,9 +116,9 @@ class TrainStep:
         else:
             multipliers, values = self._multipliers(terms, known, share)
         products = {name: _dot(term.total, multipliers[name]) for name, term in terms.items()}
-        loss = torch.stack([products[name] for name, term in terms.items() if term.trained]).sum() * self.world_size
-        # Times 1, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
-        loss = loss * (loss.detach() * 0.0 + 1.0)
+        loss = torch.stack([products[name] for name, term in terms.items() if term.trained]).sum()
+        # Times R, or times NaN where the loss is not finite: then every gradient says so, also that of a term which has none there.
+        loss = loss * (loss.detach() * 0.0 + self.world_size)
         with record_function(BACKWARD):
             self.scaler.scale(loss).backward()
         cut_off = {name: replace(term, total=term.total.detach()) for name, term in terms.items()}
