@@ -257,14 +257,13 @@ def _without_pictures(samples: Sequence[TrainSample | EvalSample], to_input: np.
 
 def _prepare_train(imgsz: tuple[int, int], host: HostBatch, device: torch.device) -> DetectionBatch:
     assert host.plans is not None
-    batch = host.batch.to(device)
     with torch.no_grad():
-        return replace(batch, images=compose(host.pixels.to(device, non_blocking=True), host.plans.to(device), imgsz))
+        images = compose(host.pixels.to(device, non_blocking=True), host.plans.to(device), imgsz)
+    return replace(host.batch, images=images).to(device)
 
 
 def _prepare_eval(host: HostBatch, device: torch.device) -> DetectionBatch:
-    batch = host.batch.to(device)
-    return replace(batch, images=as_images(host.pixels.to(device, non_blocking=True)))
+    return replace(host.batch, images=as_images(host.pixels.to(device, non_blocking=True))).to(device)
 
 
 def _class_repeats(pictures: Pictures) -> np.ndarray:

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Self
 
+# Bytes up to which a tensor crosses from a worker by value: in shared memory each one costs the training process a connection and an open file.
+SMALL = 1 << 17
+
 
 @dataclass
 class Transferable:
-    """A dataclass whose fields are tensors, others of its kind, or plain values (None among them)."""
+    """A dataclass whose fields are tensors, others of its kind, or plain values (None among them). Pickled, small tensors on the CPU go by value."""
 
     # Tensors that are read by the host; on the device they would cost a synchronisation to read.
     HOST_ONLY = frozenset[str]()
@@ -26,7 +30,17 @@ class Transferable:
         """Return a copy whose tensors for the device are in pinned memory, from which copies to a GPU do not block."""
         return self._each(lambda value: value.pin_memory())
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value.numpy() if _is_small(value) else value for name, value in vars(self).items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in state.items()})
+
     def _each(self, change: Callable[[Any], Any]) -> Self:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         crossing = {name: value for name, value in values.items() if isinstance(value, Tensor | Transferable) and name not in self.HOST_ONLY}
         return replace(self, **{name: change(value) for name, value in crossing.items()})
+
+
+def _is_small(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.device.type == "cpu" and value.numel() * value.element_size() <= SMALL
