@@ -72,9 +72,35 @@ def build_optimizer(
     chosen = [{**group} for group in groups]
     fused = device.type == "cuda"
     if name == "sgd":
-        return torch.optim.SGD(chosen, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=fused)
+        return SGD(chosen, lr=lr, momentum=momentum, nesterov=nesterov and momentum > 0, fused=fused)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[name]
     return kind(chosen, lr=lr, betas=betas, fused=fused)
+
+
+class SGD(torch.optim.SGD):
+    """torch's SGD, which, fused, goes through its parameters in Python only where their state has changed: torch does it in every step."""
+
+    _kept: tuple[object, list[list[Tensor]]] | None = None  # a state, and its momenta by group
+
+    def step(self, closure: Any = None) -> Any:
+        """Step as torch does; for anything but an ordinary fused step let torch do it."""
+        gradients = [[p.grad for p in group["params"]] for group in self.param_groups]
+        ordinary = closure is None and all(group["fused"] and group["momentum"] for group in self.param_groups)
+        if not ordinary or any(g is None for row in gradients for g in row):
+            return super().step(closure)
+        if self._kept is None or self._kept[0] is not self.state:
+            super().step()
+            tensors = [p for group in self.param_groups for p in group["params"]]
+            if len({(t.device, t.dtype) for t in tensors}) == 1:
+                self._kept = self.state, [[self.state[p]["momentum_buffer"] for p in group["params"]] for group in self.param_groups]
+            return None
+        options = "weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize"
+        found_inf = getattr(self, "found_inf", None)
+        with torch.no_grad():
+            for group, row, momenta in zip(self.param_groups, gradients, self._kept[1], strict=True):
+                chosen = {name: group[name] for name in options}
+                torch._fused_sgd_(group["params"], row, momenta, **chosen, is_first_step=False, grad_scale=None, found_inf=found_inf)
+        return None
 
 
 def load_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:

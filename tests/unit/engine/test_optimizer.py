@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from libreyolo.engine.optimizer import build_optimizer, load_state, parameter_groups
+from libreyolo.engine.optimizer import SGD, build_optimizer, load_state, parameter_groups
 from libreyolo.models.yolo9.network import build
 from tests.unit.engine.toy import CPU
 
@@ -101,6 +103,34 @@ def test_adam_decays_through_the_gradient_and_adamw_apart_from_it(name: str, exp
 def test_nesterov_without_momentum_is_plain_sgd() -> None:
     optimizer = build_optimizer(parameter_groups(nn.Linear(1, 1), 0.0), name="sgd", lr=0.1, momentum=0.0, nesterov=True, device=CPU)
     assert optimizer.param_groups[0]["nesterov"] is False
+
+
+def test_sgd_that_keeps_its_lists_steps_as_torchs_through_rates_missing_gradients_and_a_loaded_state() -> None:
+    torch.manual_seed(0)
+    one, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    other.load_state_dict(one.state_dict())
+
+    def sgd(kind: type[torch.optim.SGD], net: nn.Linear) -> torch.optim.SGD:
+        return kind([{"params": [net.weight], "weight_decay": 0.1}, {"params": [net.bias]}], lr=0.1, momentum=0.9, nesterov=True, fused=True)
+
+    kept, plain = sgd(SGD, one), sgd(torch.optim.SGD, other)
+    saved: dict[str, object] = {}
+    for number in range(9):
+        for net, optimizer in ((one, kept), (other, plain)):
+            net.zero_grad()
+            net(torch.full((4, 3), 0.1 * number)).square().sum().backward()
+            if number == 4:
+                net.bias.grad = None
+            for group in optimizer.param_groups:
+                group["lr"], group["momentum"] = 0.1 / (1 + number), 0.8 + 0.01 * number
+            if number == 6:
+                load_state(optimizer, copy.deepcopy(saved))
+            optimizer.step()
+        saved = copy.deepcopy(kept.state_dict()) if number == 2 else saved
+        assert torch.equal(one.weight, other.weight)
+        assert torch.equal(one.bias, other.bias)
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(kept.state[a]["momentum_buffer"], plain.state[b]["momentum_buffer"])
 
 
 @pytest.mark.parametrize("fused", [True, False])

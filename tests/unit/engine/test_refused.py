@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.norm_statistics import NormStatistics
-from libreyolo.engine.optimizer import step_unless
+from libreyolo.engine.optimizer import SGD, step_unless
 from libreyolo.engine.refusal import MOST_IN_A_ROW
 from libreyolo.engine.schedule import Schedule
 from libreyolo.errors import UserError
@@ -173,7 +173,10 @@ def two_optimizers(kind: type, **options: Any) -> tuple[list[nn.Parameter], Any,
     return one, kind(one, lr=0.1, fused=True, **options), other, kind(other, lr=0.1, **options)
 
 
-@pytest.mark.parametrize(("kind", "options"), [(torch.optim.SGD, {"momentum": 0.9, "nesterov": True}), (torch.optim.AdamW, {})], ids=["sgd", "adamw"])
+WITH_MOMENTUM = {"momentum": 0.9, "nesterov": True}
+
+
+@pytest.mark.parametrize(("kind", "options"), [(torch.optim.SGD, WITH_MOMENTUM), (SGD, WITH_MOMENTUM), (torch.optim.AdamW, {})])
 def test_a_fused_optimiser_looks_at_the_flag_itself_also_in_its_first_step(kind: type, options: dict[str, Any]) -> None:
     """Steps 1 and 3 are refused; the other two must be the first two of an optimiser that never saw these."""
     one, fused, other, plain = two_optimizers(kind, **options)
@@ -196,8 +199,9 @@ def test_a_fused_optimiser_looks_at_the_flag_itself_also_in_its_first_step(kind:
             torch.testing.assert_close(fused.state[a][name], value, msg=name)
 
 
-def test_a_parameter_whose_first_gradient_comes_late_and_is_refused_still_starts_from_no_momentum() -> None:
-    one, fused, other, plain = two_optimizers(torch.optim.SGD, momentum=0.9)
+@pytest.mark.parametrize("kind", [torch.optim.SGD, SGD])
+def test_a_parameter_whose_first_gradient_comes_late_and_is_refused_still_starts_from_no_momentum(kind: type) -> None:
+    one, fused, other, plain = two_optimizers(kind, momentum=0.9)
     for number, refused in enumerate((False, True, False)):
         for index, (a, b) in enumerate(zip(one, other, strict=True)):
             if number > 0 or index == 0:
