@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 import launch
 from libreyolo import build, schema
-from libreyolo.engine import collectives, weight_casts
+from libreyolo.engine import collectives, data_parallel, weight_casts
 from libreyolo.engine.generators import seed_process
 from libreyolo.models.nafnet import network as nafnet
 from tests import kernels
@@ -123,7 +123,7 @@ FOUR = Check("yolo9", objects=MIXED[:8], keys={**GRADIENT, "aux_weight": 0.0})
 def count_synchronised(check: Check) -> tuple[Outcome, int]:
     """Train, and count how often DDP synchronised the last bucket of gradients."""
     seen = 0
-    original = collectives.wrap
+    original = data_parallel.data_parallel
 
     def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         nonlocal seen
@@ -135,7 +135,7 @@ def count_synchronised(check: Check) -> tuple[Outcome, int]:
         wrapped.register_comm_hook(None, hook)
         return wrapped
 
-    with patch.object(collectives, "wrap", wrap):
+    with patch.object(data_parallel, "data_parallel", wrap):
         outcome = run(check)
     return outcome, seen
 
@@ -173,7 +173,7 @@ def infinity_on_rank_1() -> list[tuple[bool, float]] | None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     device = torch.device("cpu")
     task: Any = toys.Toy(toys.mean_terms)
-    step = toys.TrainStep(collectives.wrap(net, device), task, optimizer, device=device, amp_dtype=torch.float16)
+    step = toys.TrainStep(data_parallel.data_parallel(net, device), task, optimizer, device=device, amp_dtype=torch.float16)
     _, moved = step([rows], [8])
     return collectives.gather_objects((moved, float((net[0].weight.detach() - before).abs().max())))
 
@@ -186,7 +186,7 @@ def casts_together() -> list[dict[str, torch.Tensor]]:
     found = []
     for dtype in (torch.bfloat16, None):
         net = toys.model().float().train()
-        step = toys.TrainStep(collectives.wrap(net, device), task, torch.optim.SGD(net.parameters(), lr=0.01), device=device, amp_dtype=torch.bfloat16)
+        step = toys.TrainStep(data_parallel.data_parallel(net, device), task, torch.optim.SGD(net.parameters(), lr=0.01), device=device, amp_dtype=torch.bfloat16)
         with patch.object(weight_casts, "CHUNK", 2), weight_casts.cast_together(net, dtype):
             moved = [step([rows, rows], [8, 8])[1] for _ in range(3)]
         assert all(moved)
