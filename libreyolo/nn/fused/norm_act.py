@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from libreyolo.nn.fused import available, kernels
 from libreyolo.nn.fused.exchange import WIDEST
@@ -59,8 +58,9 @@ class NormAct(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        if torch.is_grad_enabled():  # what torch's `once_differentiable` refuses later, and with more calls in every backward
+            raise RuntimeError("norm_act is differentiable once: its gradient has no graph")
         x, table, weight, bias = ctx.saved_tensors
         plan, eps, act, ranks, scratch = ctx.rest
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
