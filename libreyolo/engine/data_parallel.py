@@ -28,7 +28,8 @@ class DataParallel(_Plain):
         distinct = list({id(p): p for p in vectors.values()}.values())
         if len(distinct) == sum(p.requires_grad for p in net.parameters()):  # DDP refuses a network that leaves it nothing
             vectors, distinct = {}, []
-        self._set_params_and_buffers_to_ignore_for_model(net, list(vectors))
+        # DDP looks for those of the network itself in two places, under "name" and ".name".
+        self._set_params_and_buffers_to_ignore_for_model(net, [*vectors, *(f".{name}" for name in vectors if "." not in name)])
         super().__init__(net, **options)
         self._groups = [_Group([p for p in distinct if p.dtype == dtype]) for dtype in dict.fromkeys(p.dtype for p in distinct)]
 

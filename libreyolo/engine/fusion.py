@@ -55,7 +55,7 @@ def with_norms(net: nn.Module, *, fused: bool, over_ranks: bool, compiled: bool)
     device = next(net.parameters()).device
     scratch = Scratch()
     if over_ranks:
-        scratch.exchange = collectives.exchange(device, able=not compiled and available.runs_on(device))
+        scratch.exchange = collectives.exchange(device, able=not compiled and available.can_meet(device))
     if fused:
         net = fuse(net, over_ranks=over_ranks, scratch=scratch)
     elif scratch.exchange:

@@ -82,6 +82,7 @@ def step_session() -> dict[str, Any]:
         found["initial"] = initial_weights()
         found["inf on one rank"] = infinity_on_rank_1()
         found["casts together"] = casts_together()
+        found["vector of rank 1"] = vector_of_rank_1()
         found["mutations"] = {name: mutated(name) for name in MUTATIONS}
     return found
 
@@ -192,6 +193,29 @@ def casts_together() -> list[dict[str, torch.Tensor]]:
         assert all(moved)
         found.append({name: value.clone() for name, value in net.state_dict().items()})
     return found
+
+
+class OneOfTwo(nn.Module):
+    """Adds a vector of its own in the last rank only; the vectors begin as the number of the rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.vector, self.other = (nn.Parameter(torch.full(s, float(collectives.rank()))) for s in ((2, 2), (2,), (2,)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.weight + self.other
+        return y + self.vector if collectives.rank() == 1 else y
+
+
+def vector_of_rank_1() -> list[dict[str, Any]] | None:
+    """Return of every rank its parameters as they begin, and the gradients of a sum of outputs, twice as large on rank 1."""
+    net = OneOfTwo()
+    wrapped = data_parallel.data_parallel(net, torch.device("cpu"))
+    begun = {name: p.detach().clone() for name, p in net.named_parameters()}
+    (wrapped(torch.ones(1, 2)).sum() * (1 + collectives.rank())).backward()
+    data_parallel.finish_gradients(wrapped)
+    gradients = {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+    return collectives.gather_objects({"begun": begun, "gradients": gradients, "left to DDP": len(list(wrapped._module_parameters))})
 
 
 def run_session(start: str, data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:
