@@ -24,10 +24,12 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import launch
+from libreyolo.engine import collectives
 from libreyolo.engine.batchnorm import CudaSyncBatchNorm
 from libreyolo.engine.fusion import FusedNormAct
 from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.fused import available
+from libreyolo.nn.fused.exchange import Exchange
 from libreyolo.nn.fused.scratch import Scratch
 from libreyolo.nn.neighbour_mean import NeighbourMean
 
@@ -51,14 +53,14 @@ NORM_PASSES, POOL_PASSES = 8, 4
 BF16 = 2  # bytes
 
 
-def norm_ways(channels: int, device: torch.device, world_size: int) -> dict[str, Way]:
-    """Return every implementation of BatchNorm and SiLU that this number of GPUs can run, and two without SiLU."""
+def norm_ways(channels: int, device: torch.device, world_size: int, exchange: Exchange | None = None) -> dict[str, Way]:
+    """Return every implementation of BatchNorm and SiLU that this number of GPUs can run, and two without SiLU. exchange: where kernels meet."""
 
     def norm() -> nn.BatchNorm2d:
         return nn.BatchNorm2d(channels, device=device)
 
-    def fused(act: nn.Module, *, over_ranks: bool) -> nn.Module:
-        return FusedNormAct(norm(), act, over_ranks=over_ranks, scratch=Scratch())
+    def fused(act: nn.Module, *, over_ranks: bool, exchange: Exchange | None = None) -> nn.Module:
+        return FusedNormAct(norm(), act, over_ranks=over_ranks, scratch=Scratch(exchange))
 
     ways: dict[str, Way] = {
         "BatchNorm, SiLU": Way(nn.Sequential(norm(), nn.SiLU())),
@@ -74,16 +76,15 @@ def norm_ways(channels: int, device: torch.device, world_size: int) -> dict[str,
         "ours by torch's kernels, SiLU": Way(nn.Sequential(ours, nn.SiLU()), kernels=False),
         "ours, SiLU": Way(nn.Sequential(ours, nn.SiLU())),
         "fused over ranks": Way(fused(nn.SiLU(), over_ranks=True)),
+        **({"fused, kernels meet": Way(fused(nn.SiLU(), over_ranks=True, exchange=exchange))} if exchange else {}),
     }
 
 
 def pool_ways() -> dict[str, Way]:
-    ours = NeighbourMean()
-    ours.by_kernel = True
     return {
         "torch's 2x2 mean": Way(lambda x: F.avg_pool2d(x, 2, 1)),
-        "torch's 2x2 mean with our gradient": Way(NeighbourMean()),
-        "our 2x2 mean": Way(ours),
+        "torch's 2x2 mean with our gradient": Way(NeighbourMean(), kernels=False),
+        "our 2x2 mean": Way(NeighbourMean()),
     }
 
 
@@ -178,13 +179,14 @@ def measure(kind: str, out: Path, images: int, repeats: int, sweep: bool) -> Non
         copy = bench.copy_rate()
         name = torch.cuda.get_device_name(device) if kind == "cuda" else "CPU"
         page.add(f"{name}, torch {torch.__version__}, ranks {world_size}, {images} pictures a GPU; a copy moves {copy / 1e6:.2f} TB/s", "")
-        ways = norm_ways(LEAST[0], device, world_size) | pool_ways()
+        exchange = collectives.exchange(device)
+        ways = norm_ways(LEAST[0], device, world_size, exchange) | pool_ways()
         page.add("| forward and backward | host us |", "| --- | --- |")
         for name, way in ways.items():
             page.add(f"| {name} | {bench.host(way, LEAST[0]):.0f} |")
         page.add("", "| map | forward and backward | GPU us | of a copy's rate | kernels |", "| --- | --- | --- | --- | --- |")
         for shape in NORMS:
-            for name, way in norm_ways(shape[0], device, world_size).items():
+            for name, way in norm_ways(shape[0], device, world_size, exchange).items():
                 page.add(_row(bench, name, way, shape, NORM_PASSES, copy))
         for shape in POOLED:
             for name, way in pool_ways().items():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from libreyolo.assembly.parts import Assembly, Seat
-from libreyolo.engine import collectives, rank_state
+from libreyolo.engine import data_parallel, rank_state
 from libreyolo.engine.batchnorm import warn_small_batch
 from libreyolo.engine.compilation import compiled
 from libreyolo.engine.cuda_graph import GraphedNetwork, streams_may_differ
@@ -177,7 +177,7 @@ def training(
     if recipe.compile is False:  # a compiler joins a cast with what uses it
         stack.enter_context(cast_together(bare, precision))
         stack.enter_context(looked_up_quickly(bare))
-    wrapped = _graphed(collectives.wrap(bare, device), recipe, seat, stack)
+    wrapped = _graphed(data_parallel.data_parallel(bare, device), recipe, seat, stack)
     if recipe.profile and seat.world_size == 1:
         wrapped = MarkedNetwork(wrapped)
     interruption = interruption or Interruption()

@@ -242,12 +242,15 @@ def result(ended: Ended, values: Values, limit: float, left: float) -> Result | 
 
 
 NO_AUX = {"aux_weight": 0.0}
+GRAPH = {"fused": True, "cuda_graph": True}
 
 ROWS = [
     Row("ours", ours),
     Row("ours-no-aux", ours, keys=NO_AUX),
     Row("libreyolo", theirs, script="libreyolo_peer.py", limit=300),
     Row("ultralytics", theirs, script="ultralytics_peer.py", limit=240),
+    Row("ours-graph", ours, keys=GRAPH),
+    Row("ours-no-aux-graph", ours, keys={**NO_AUX, **GRAPH}),
     Row("ours-4-cores", ours, cores=4, step_of="ours"),
     Row("ours-no-aux-4-cores", ours, keys=NO_AUX, cores=4, step_of="ours-no-aux"),
     Row("ours-fused", ours, keys={"fused": True}),

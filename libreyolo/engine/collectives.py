@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -52,6 +51,19 @@ def sum_(tensor: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(tensor)
     return tensor
+
+
+def average_(tensor: Tensor) -> None:
+    """Make `tensor` its mean over ranks, in place."""
+    if world_size() > 1:
+        dist.all_reduce(tensor)
+        tensor.div_(world_size())
+
+
+def broadcast_(tensor: Tensor, source: int = 0) -> None:
+    """Make `tensor` that of rank `source`, in place."""
+    if world_size() > 1:
+        dist.broadcast(tensor, src=source)
 
 
 _ranks_of: WeakKeyDictionary[Any, Ranks] = WeakKeyDictionary()
@@ -216,21 +228,6 @@ def average_buffers(modules: Iterable[nn.Module]) -> None:
     flat /= world_size()
     for buffer, mean in zip(buffers, flat.split([b.numel() for b in buffers]), strict=True):
         buffer.copy_(mean.reshape(buffer.shape))
-
-
-def wrap(net: nn.Module, device: torch.device) -> nn.Module:
-    """Return the network in DistributedDataParallel, or itself when alone.
-
-    Buffers are not broadcast in the forward: synchronised BatchNorm needs none, and the others are averaged before they are used.
-    """
-    if world_size() == 1:
-        return net
-    ids = [device.index] if device.type == "cuda" else None
-    kind = nn.parallel.DistributedDataParallel
-    # torch renamed the argument and warns of the old name.
-    name = "forward_sync_buffers" if "forward_sync_buffers" in inspect.signature(kind).parameters else "broadcast_buffers"
-    options: dict[str, Any] = {name: False}
-    return kind(net, device_ids=ids, gradient_as_bucket_view=True, **options)
 
 
 def _active() -> bool:

@@ -1,6 +1,6 @@
-"""On a GPU, layers that only move memory by kernels that read and write each map as few times as they must.
+"""On a GPU, BatchNorm with the activation behind it by kernels that read and write each map as few times as they must.
 
-These are BatchNorm with the activation behind it (`fused=true`, and wherever ranks of one host share its statistics), and 2x2 means (`fused=true`).
+With `fused=true`, and wherever ranks of one host share its statistics.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from libreyolo.engine.batchnorm import synchronise
 from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.scratch import Scratch
-from libreyolo.nn.neighbour_mean import NeighbourMean
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +55,7 @@ def with_norms(net: nn.Module, *, fused: bool, over_ranks: bool, compiled: bool)
     device = next(net.parameters()).device
     scratch = Scratch()
     if over_ranks:
-        scratch.exchange = collectives.exchange(device, able=not compiled and available.runs_on(device))
+        scratch.exchange = collectives.exchange(device, able=not compiled and available.can_meet(device))
     if fused:
         net = fuse(net, over_ranks=over_ranks, scratch=scratch)
     elif scratch.exchange:
@@ -68,7 +67,7 @@ def with_norms(net: nn.Module, *, fused: bool, over_ranks: bool, compiled: bool)
 
 
 def fuse(net: nn.Module, *, over_ranks: bool, scratch: Scratch | None = None) -> nn.Module:
-    """Replace, in the layers that say so, BatchNorm and activation by one module, let 2x2 means use their kernel, and return the network.
+    """Replace, in the layers that say so, BatchNorm and activation by one module, and return the network.
 
     A layer says so with `NORM_ACT`, the names of the two children that its forward applies one after the other; an activation that is none makes the
     kernels no worse than torch's. over_ranks: statistics cover all ranks. Names of parameters and buffers stay. Where the kernels don't run nothing
@@ -78,9 +77,6 @@ def fuse(net: nn.Module, *, over_ranks: bool, scratch: Scratch | None = None) ->
     if obstacle:
         log.info("fused=true: %s; BatchNorm and activation stay apart.", obstacle)
         return net
-    for layer in net.modules():
-        if isinstance(layer, NeighbourMean):
-            layer.by_kernel = True
     count = _fuse(net, over_ranks=over_ranks, scratch=scratch or Scratch())
     log.info("fused=true: %d BatchNorms run as one with the activation behind them.", count)
     return net

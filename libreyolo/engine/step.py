@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.autograd.profiler import record_function
 
 from libreyolo.engine import collectives
+from libreyolo.engine.data_parallel import finish_gradients
 from libreyolo.engine.host_copy import HostCopy
 from libreyolo.engine.norm_counters import NormCounters
 from libreyolo.engine.norm_statistics import NormStatistics
@@ -93,6 +94,7 @@ class TrainStep:
                 waiting.append(terms)
             else:
                 _add(parts, terms, *found)
+        finish_gradients(self.net)
         if waiting:
             parts = self._divide_window(waiting, 1.0 / num_pictures)
         return parts

@@ -59,7 +59,7 @@ class Recipe:
     ddp_timeout: float = key(180.0, "minutes until a collective that waits for a lost rank gives up")
     amp: bool = key(True, "mixed precision on CUDA devices")
     amp_dtype: str = key("auto", "auto (bfloat16 where the device has it, else float16), bfloat16 or float16")
-    fused: bool = key(False, "on a GPU, run BatchNorm with its activation, and 2x2 means, in Triton kernels")
+    fused: bool = key(False, "on a GPU, run BatchNorm with its activation in Triton kernels (ranks of one host do so anyway)")
     cuda_graph: bool = key(False, "replay the network's forward and backward as a CUDA graph; one GPU only, more train eagerly")
     compile: Any = key(False, "torch.compile the network: true, or a mode (default, reduce-overhead, max-autotune)")
     profile: bool = key(False, "write where the time of a step goes, and a Chrome trace; one process only")

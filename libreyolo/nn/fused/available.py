@@ -21,6 +21,11 @@ def runs_on(device: torch.device) -> bool:
     return not obstacle(device)
 
 
+def can_meet(device: torch.device) -> bool:
+    """Return whether the kernels run on this device and may wait there for those of other ranks: flags are set and read in NVIDIA's assembly."""
+    return runs_on(device) and torch.version.hip is None
+
+
 @functools.cache
 def obstacle(device: torch.device) -> str:
     """Return what keeps the kernels from running on this device, in a few words; "" where nothing does."""

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from libreyolo.nn.fused import available, kernels
 from libreyolo.nn.fused.exchange import WIDEST
@@ -59,8 +58,9 @@ class NormAct(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Any:
+        if torch.is_grad_enabled():  # what torch's `once_differentiable` refuses later, and with more calls in every backward
+            raise RuntimeError("norm_act is differentiable once: its gradient has no graph")
         x, table, weight, bias = ctx.saved_tensors
         plan, eps, act, ranks, scratch = ctx.rest
         gradient = gradients[0].contiguous(memory_format=torch.channels_last)
@@ -70,7 +70,7 @@ class NormAct(torch.autograd.Function):
             stream = available.stream(device)
             parts, tickets = scratch.of(device, stream, plan.floats, plan.blocks)
             # Those of weight and bias are of this rank: DDP averages them like those of every parameter. The second pair becomes that of all ranks.
-            sums = torch.empty((min(ranks.size, 2), 2, channels), dtype=torch.float32, device=device)
+            sums = torch.empty((2, 2, channels) if ranks.size > 1 else (2, channels), dtype=torch.float32, device=device)
             exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
             place, flags, turn = exchange.next_turn() if exchange else (parts, tickets, 0)
             kind = x.dtype, gradient.dtype, act
@@ -86,7 +86,7 @@ class NormAct(torch.autograd.Function):
                 plan.ready, ("gradient", *kind), kernels.gradient_kernel, plan.programs, stream, (x, gradient, dx, sums, table, weight, bias),
                 (rows, channels, eps), plan.each[act],
             )  # fmt: skip
-        of_bias, of_weight = sums[0].unbind()
+        of_bias, of_weight = (sums[0] if ranks.size > 1 else sums).unbind()
         return dx, of_weight, of_bias, None, None, None, None, None
 
 

@@ -1,4 +1,4 @@
-"""The four faults that published trainers have shipped, each as a patch of the real code in every rank."""
+"""The four faults that published trainers have shipped, and one that ours could have, each as a patch of the real code in every rank."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from unittest.mock import patch
 from torch import nn
 
 import libreyolo.data
-from libreyolo import build
 from libreyolo.data.sampler import EpochSampler
-from libreyolo.engine import collectives
+from libreyolo.engine import collectives, fusion, step
 from libreyolo.engine.step import TrainStep
 
 
@@ -53,13 +52,20 @@ def sampler_dropped():
 
 @contextmanager
 def sync_batchnorm_left_out():
-    def as_it_is(net: nn.Module) -> nn.Module:
+    def as_it_is(net: nn.Module, *_: Any) -> nn.Module:
         return net
 
-    with patch.object(build, "synchronise", as_it_is):
+    with patch.object(fusion, "synchronise", as_it_is):
+        yield
+
+
+@contextmanager
+def vectors_left_to_each_rank():
+    """DDP averages the gradients of weights, and nobody those of the vectors."""
+    with patch.object(step, "finish_gradients", lambda net: None):
         yield
 
 
 MUTATIONS: dict[str, Callable[[], Any]] = {
-    f.__name__: f for f in (normaliser_made_local, loss_multiplied_by_world_size, sampler_dropped, sync_batchnorm_left_out)
+    f.__name__: f for f in (normaliser_made_local, loss_multiplied_by_world_size, sampler_dropped, sync_batchnorm_left_out, vectors_left_to_each_rank)
 }

@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 
 import launch
 from libreyolo import build, schema
-from libreyolo.engine import collectives, weight_casts
+from libreyolo.engine import collectives, data_parallel, weight_casts
 from libreyolo.engine.generators import seed_process
 from libreyolo.models.nafnet import network as nafnet
 from tests import kernels
@@ -82,6 +82,7 @@ def step_session() -> dict[str, Any]:
         found["initial"] = initial_weights()
         found["inf on one rank"] = infinity_on_rank_1()
         found["casts together"] = casts_together()
+        found["vector of rank 1"] = vector_of_rank_1()
         found["mutations"] = {name: mutated(name) for name in MUTATIONS}
     return found
 
@@ -123,7 +124,7 @@ FOUR = Check("yolo9", objects=MIXED[:8], keys={**GRADIENT, "aux_weight": 0.0})
 def count_synchronised(check: Check) -> tuple[Outcome, int]:
     """Train, and count how often DDP synchronised the last bucket of gradients."""
     seen = 0
-    original = collectives.wrap
+    original = data_parallel.data_parallel
 
     def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         nonlocal seen
@@ -135,7 +136,7 @@ def count_synchronised(check: Check) -> tuple[Outcome, int]:
         wrapped.register_comm_hook(None, hook)
         return wrapped
 
-    with patch.object(collectives, "wrap", wrap):
+    with patch.object(data_parallel, "data_parallel", wrap):
         outcome = run(check)
     return outcome, seen
 
@@ -173,7 +174,7 @@ def infinity_on_rank_1() -> list[tuple[bool, float]] | None:
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
     device = torch.device("cpu")
     task: Any = toys.Toy(toys.mean_terms)
-    step = toys.TrainStep(collectives.wrap(net, device), task, optimizer, device=device, amp_dtype=torch.float16)
+    step = toys.TrainStep(data_parallel.data_parallel(net, device), task, optimizer, device=device, amp_dtype=torch.float16)
     _, moved = step([rows], [8])
     return collectives.gather_objects((moved, float((net[0].weight.detach() - before).abs().max())))
 
@@ -186,12 +187,35 @@ def casts_together() -> list[dict[str, torch.Tensor]]:
     found = []
     for dtype in (torch.bfloat16, None):
         net = toys.model().float().train()
-        step = toys.TrainStep(collectives.wrap(net, device), task, torch.optim.SGD(net.parameters(), lr=0.01), device=device, amp_dtype=torch.bfloat16)
+        step = toys.TrainStep(data_parallel.data_parallel(net, device), task, torch.optim.SGD(net.parameters(), lr=0.01), device=device, amp_dtype=torch.bfloat16)
         with patch.object(weight_casts, "CHUNK", 2), weight_casts.cast_together(net, dtype):
             moved = [step([rows, rows], [8, 8])[1] for _ in range(3)]
         assert all(moved)
         found.append({name: value.clone() for name, value in net.state_dict().items()})
     return found
+
+
+class OneOfTwo(nn.Module):
+    """Adds a vector of its own in the last rank only; the vectors begin as the number of the rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.vector, self.other = (nn.Parameter(torch.full(s, float(collectives.rank()))) for s in ((2, 2), (2,), (2,)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.weight + self.other
+        return y + self.vector if collectives.rank() == 1 else y
+
+
+def vector_of_rank_1() -> list[dict[str, Any]] | None:
+    """Return of every rank its parameters as they begin, and the gradients of a sum of outputs, twice as large on rank 1."""
+    net = OneOfTwo()
+    wrapped = data_parallel.data_parallel(net, torch.device("cpu"))
+    begun = {name: p.detach().clone() for name, p in net.named_parameters()}
+    (wrapped(torch.ones(1, 2)).sum() * (1 + collectives.rank())).backward()
+    data_parallel.finish_gradients(wrapped)
+    gradients = {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+    return collectives.gather_objects({"begun": begun, "gradients": gradients, "left to DDP": len(list(wrapped._module_parameters))})
 
 
 def run_session(start: str, data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:

@@ -59,6 +59,16 @@ def test_weights_cast_together_give_two_ranks_the_numbers_of_autocast_s_own_cast
 
 
 @pytest.mark.slow
+def test_gradients_of_vectors_are_averages_like_those_that_ddp_has_and_begin_as_those_of_rank_0(two_ranks: dict[Any, Any]) -> None:
+    for rank in two_ranks["vector of rank 1"]:
+        assert all(not values.any() for values in rank["begun"].values())  # on rank 1 they were made of ones
+        # The loss of rank 1 counts twice: (1 + 2) / 2; rank 0 has no gradient of the vector: (0 + 2) / 2.
+        expected = {"weight": 1.5, "other": 1.5, "vector": 1.0}
+        assert {name: values.unique().tolist() for name, values in rank["gradients"].items()} == {name: [v] for name, v in expected.items()}
+        assert rank["left to DDP"] == 1
+
+
+@pytest.mark.slow
 def test_a_group_that_is_empty_on_all_ranks_counts_nothing(two_ranks: dict[Any, Any]) -> None:
     gradient, _ = two_ranks["no positive"]
     expected, _ = toys.by_hand(toys.decoupled_loss, toys.no_positive(toys.data()))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from libreyolo.engine import collectives
+from libreyolo.engine import collectives, data_parallel
 from libreyolo.engine.step import TrainStep
 from libreyolo.interfaces.term import Term, balanced_means, of_sums, per_count
 
@@ -140,7 +140,7 @@ def gradients(task: Any, window: Sequence[Rows], pictures: Sequence[int] | None 
     before = [p.detach().clone() for p in net.parameters()]
     rank, world_size = collectives.rank(), collectives.world_size()
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
-    step = TrainStep(collectives.wrap(net, torch.device("cpu")), task, optimizer, device=torch.device("cpu"), amp_dtype=None, **options)
+    step = TrainStep(data_parallel.data_parallel(net, torch.device("cpu")), task, optimizer, device=torch.device("cpu"), amp_dtype=None, **options)
     parts, moved = step([rows.of_rank(rank, world_size) for rows in window], pictures or [int(rows.weight.sum()) for rows in window])
     assert moved
     shown = {name: float(collectives.sum_(part.clone())) for name, part in parts.items()}

@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from libreyolo.engine import collectives, kernel_norm
+from libreyolo.engine import collectives, fusion, kernel_norm
 from libreyolo.engine.batchnorm import _convert
 from libreyolo.engine.kernel_norm import KernelBatchNorm
+from libreyolo.nn.conv import ConvBNAct
 from libreyolo.nn.fused import available
+from libreyolo.nn.fused.exchange import Exchange
 from libreyolo.nn.fused.scratch import Ranks, Scratch
 from tests import kernels
 
@@ -152,3 +154,53 @@ def test_a_copy_of_the_network_shares_no_memory_of_the_kernels() -> None:
     net = nn.Sequential(KernelBatchNorm(2, scratch=scratch), KernelBatchNorm(2, scratch=scratch))
     twin = copy.deepcopy(net)
     assert twin[0].scratch is twin[1].scratch is not scratch
+
+
+class TwoKinds(nn.Module):
+    """A layer whose norm has an activation behind it, and a norm by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = ConvBNAct(3, 4), nn.BatchNorm2d(4)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Kernels run here, ranks can meet where they are able to, and this says whether they were."""
+    told: list[bool] = []
+    exchange = Exchange.create(1)
+    assert exchange is not None
+    exchange.leave_no_name()
+
+    def given(device: torch.device, *, able: bool) -> Exchange | None:
+        told.append(able)
+        return exchange if able else None
+
+    monkeypatch.setattr(collectives, "exchange", given)
+    monkeypatch.setattr(available, "obstacle", lambda device: "")
+    return told
+
+
+def test_where_ranks_can_meet_every_norm_of_theirs_does_so_in_one_place(asked: list[bool]) -> None:
+    names = list(TwoKinds().state_dict())
+    net = fusion.with_norms(TwoKinds(), fused=False, over_ranks=True, compiled=False)
+    norms = [net.layer.bn, net.norm]
+    assert [type(norm).__name__ for norm in norms] == ["FusedNormAct", "KernelBatchNorm"] and type(net.layer.act) is nn.Identity
+    assert norms[0].scratch is norms[1].scratch and norms[0].scratch.exchange is not None and norms[0].over_ranks
+    assert list(net.state_dict()) == names
+    assert asked == [True]
+    assert copy.deepcopy(net).norm.scratch.exchange is None  # an average does not train
+
+
+@pytest.mark.parametrize(
+    ("options", "layers", "able"),
+    [
+        ({"fused": False, "over_ranks": True, "compiled": True}, ["SyncBatchNorm", "SyncBatchNorm"], [False]),
+        ({"fused": False, "over_ranks": False, "compiled": False}, ["BatchNorm2d", "BatchNorm2d"], []),
+        ({"fused": True, "over_ranks": False, "compiled": False}, ["FusedNormAct", "BatchNorm2d"], []),
+    ],
+)
+def test_norms_of_one_rank_and_compiled_ones_do_not_meet(options: dict[str, bool], layers: list[str], able: list[bool], asked: list[bool]) -> None:
+    net = fusion.with_norms(TwoKinds(), **options)
+    assert [type(net.layer.bn).__name__, type(net.norm).__name__] == layers
+    assert asked == able

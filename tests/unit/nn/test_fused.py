@@ -103,6 +103,14 @@ def test_more_shares_than_are_added_up_at_once_in_one_piece_of_memory_for_layers
     assert not others and not tickets.any()
 
 
+def test_a_gradient_of_the_gradient_is_refused() -> None:
+    x = maps((2, 4, 3, 3)).requires_grad_()
+    running = Running(torch.zeros(4, device=DEVICE), torch.ones(4, device=DEVICE), torch.tensor(0, device=DEVICE), 0.1)
+    y = norm_act(x, *affine(4), running, eps=1e-3, act=1)
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        torch.autograd.grad(y.sum(), x, create_graph=True)
+
+
 def test_a_channel_with_a_large_mean_keeps_its_digits() -> None:
     x, gradient = maps((2, 6, 8, 8), offset=300.0), maps((2, 6, 8, 8), seed=1)
     assert worst(fused(x, gradient, 1), plain(x, gradient, 1)) < 2e-5

@@ -16,7 +16,7 @@ DEVICE = "cuda" if kernels.ON_GPU else "cpu"
 
 @pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.skipif(not kernels.RUN, reason=kernels.REASON))])
 def by_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(available, "runs_on", lambda device: True)
+    monkeypatch.setattr(available, "runs_on", lambda device: request.param)
     return bool(request.param)
 
 
@@ -30,7 +30,7 @@ def drawn(shape: tuple[int, ...], seed: int = 0) -> Tensor:
 def test_means_and_gradients_of_two_orders_are_torch_s(shape: tuple[int, int, int, int], by_kernel: bool) -> None:
     x, pull = drawn(shape).requires_grad_(), drawn((*shape[:2], shape[2] - 1, shape[3] - 1), seed=1)
     twin = x.detach().double().requires_grad_()
-    y, expected = Means.apply(x, 0, by_kernel), F.avg_pool2d(twin, 2, 1)
+    y, expected = Means.apply(x, 0), F.avg_pool2d(twin, 2, 1)
     assert torch.allclose(y.double(), expected, atol=1e-6)
     (gradient,) = torch.autograd.grad((y**2 * pull).sum(), x, create_graph=True)
     (wanted,) = torch.autograd.grad((expected**2 * pull.double()).sum(), twin, create_graph=True)
@@ -41,24 +41,25 @@ def test_means_and_gradients_of_two_orders_are_torch_s(shape: tuple[int, int, in
         assert y.is_contiguous(memory_format=torch.channels_last) and gradient.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_bfloat16_is_added_up_in_float32_and_rounded_once(by_kernel: bool) -> None:
+@pytest.mark.usefixtures("by_kernel")
+def test_bfloat16_is_added_up_in_float32_and_rounded_once() -> None:
     x = drawn((2, 8, 5, 6)).bfloat16()
     for padding in (0, 1):
         exact = F.avg_pool2d(x.double(), 2, 1, padding)
         # One step of bfloat16: the interpreter cuts digits off where a GPU rounds. Sums in bfloat16 are off by far more where they cancel.
-        assert bool(((Means.apply(x, padding, by_kernel).double() - exact).abs() <= exact.abs() * 2**-7).all())
+        assert bool(((Means.apply(x, padding).double() - exact).abs() <= exact.abs() * 2**-7).all())
 
 
-def test_maps_that_the_kernel_does_not_take_go_through_torch(by_kernel: bool) -> None:
+@pytest.mark.usefixtures("by_kernel")
+def test_maps_that_the_kernel_does_not_take_go_through_torch() -> None:
     for x in (drawn((2, 4, 5, 6)).contiguous(), drawn((2, 4, 5, 6)).double(), drawn((2, 4, 5, 6))[:0]):
-        assert torch.equal(Means.apply(x, 0, by_kernel), F.avg_pool2d(x, 2, 1))
+        assert torch.equal(Means.apply(x, 0), F.avg_pool2d(x, 2, 1))
     with pytest.raises(RuntimeError, match="too small"):
-        Means.apply(drawn((1, 4, 1, 6)), 0, by_kernel)
+        Means.apply(drawn((1, 4, 1, 6)), 0)
 
 
-def test_on_the_cpu_it_is_torch_s_operator(by_kernel: bool) -> None:
+@pytest.mark.usefixtures("by_kernel")
+def test_on_the_cpu_it_is_torch_s_operator() -> None:
     x = torch.rand(2, 3, 4, 4, requires_grad=True)
-    mean = NeighbourMean()
-    mean.by_kernel = by_kernel
-    y = mean(x)
+    y = NeighbourMean()(x)
     assert torch.equal(y, F.avg_pool2d(x, 2, 1)) and type(y.grad_fn).__name__ == "AvgPool2DBackward0"
