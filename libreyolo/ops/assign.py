@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from libreyolo.ops.boxes import in_planes
 from libreyolo.ops.iou import pairwise_ciou
 
 EPS = 1e-9  # keeps 0 / 0 at 0 for a target that no prediction overlaps
@@ -55,6 +56,7 @@ def task_aligned(
     The overlap is CIoU, at least 0. A target without any fitting anchor of positive metric takes the one with the best metric anywhere. An
     anchor wanted by several targets goes to the one that it overlaps most, then to the first. Deterministic; N >= 1.
     """
+    target_boxes = in_planes(target_boxes)
     overlap = pairwise_ciou(target_boxes, boxes).clamp_(min=0)  # [B, N, A]
     labels = target_labels.unsqueeze(2).expand(-1, -1, boxes.shape[1])
     metric = probabilities.transpose(1, 2).gather(1, labels).pow(class_power) * overlap.pow(overlap_power)

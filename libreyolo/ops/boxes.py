@@ -36,6 +36,11 @@ def clip_boxes_to(boxes: Tensor, regions: Tensor) -> Tensor:
     return boxes.clamp(min=low, max=high)
 
 
+def in_planes(points: Tensor) -> Tensor:
+    """Return the same boxes or points [..., D], stored coordinate by coordinate: many with many are then worked on along whole rows of memory."""
+    return points.movedim(-1, 0).contiguous().movedim(0, -1)
+
+
 def grid_centres(shapes: Sequence[tuple[int, int]], strides: Sequence[int], device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """Return the centres [A, 2] (x, y in input pixels) and strides [A, 1] of all cells of the given levels, float32.
 

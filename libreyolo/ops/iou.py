@@ -15,6 +15,8 @@ import math
 import torch
 from torch import Tensor
 
+from libreyolo.ops.boxes import in_planes
+
 EPS = 1e-7  # on areas in squared pixels; negligible for any box that has an area
 
 
@@ -60,17 +62,17 @@ def ciou(a: Tensor, b: Tensor) -> Tensor:
 
 def pairwise_iou(a: Tensor, b: Tensor) -> Tensor:
     """Return the IoU of every box of `a` [..., N, 4] with every box of `b` [..., M, 4]: [..., N, M], in [0, 1]; empty where N or M is 0."""
-    return iou(a.unsqueeze(-2), b.unsqueeze(-3))
+    return iou(in_planes(a).unsqueeze(-2), in_planes(b).unsqueeze(-3))
 
 
 def pairwise_giou(a: Tensor, b: Tensor) -> Tensor:
     """Return the GIoU of every box of `a` [..., N, 4] with every box of `b` [..., M, 4]: [..., N, M], in (-1, 1]."""
-    return giou(a.unsqueeze(-2), b.unsqueeze(-3))
+    return giou(in_planes(a).unsqueeze(-2), in_planes(b).unsqueeze(-3))
 
 
 def pairwise_ciou(a: Tensor, b: Tensor) -> Tensor:
     """Return the CIoU of every prediction of `a` [..., N, 4] with every target of `b` [..., M, 4]: [..., N, M], at most 1."""
-    return ciou(a.unsqueeze(-2), b.unsqueeze(-3))
+    return ciou(in_planes(a).unsqueeze(-2), in_planes(b).unsqueeze(-3))
 
 
 def _corners(boxes: Tensor) -> Corners:

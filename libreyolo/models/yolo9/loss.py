@@ -18,6 +18,7 @@ from libreyolo.interfaces.term import Term, per_count
 from libreyolo.models.yolo9.decode import Anchors, anchors_of, expected_boxes, flatten
 from libreyolo.models.yolo9.network import REG_MAX, STRIDES, YOLO9Output
 from libreyolo.ops.assign import task_aligned
+from libreyolo.ops.boxes import in_planes
 from libreyolo.ops.iou import ciou
 
 # The largest distance, in strides, that lies between two bins of the distribution: 15, less a margin that
@@ -32,6 +33,7 @@ class _Constants(NamedTuple):
 
     made_for: tuple[object, ...]
     anchors: Anchors
+    centres: Tensor
     reach: Tensor
     factors: Tensor
 
@@ -101,7 +103,7 @@ class YOLO9Loss:
             anchors = anchors_of(maps, self.strides)
             factors = [[weight * gain for gain in self.gains.values()] for weight in (1.0, self.aux_weight)[:num_branches]]
             on_device = torch.tensor(factors, dtype=dtype).to(maps[0].device, non_blocking=True)
-            self._constants = _Constants(made_for, anchors, anchors.steps[:, 2] * REACH, on_device)
+            self._constants = _Constants(made_for, anchors, in_planes(anchors.places[:, :2]), anchors.steps[:, 2] * REACH, on_device)
         return self._constants
 
 
@@ -127,7 +129,7 @@ def _sums(side_logits: Tensor, class_logits: Tensor, targets: _Targets, constant
         found = task_aligned(
             expected_boxes(side_logits, anchors),
             class_logits.sigmoid(),
-            anchors.places[:, :2],
+            constants.centres,
             targets.boxes,
             targets.labels,
             targets.valid,
