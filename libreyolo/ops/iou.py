@@ -20,7 +20,7 @@ from libreyolo.ops.boxes import in_planes
 EPS = 1e-7  # on areas in squared pixels; negligible for any box that has an area
 
 
-Corners = tuple[Tensor, Tensor]  # the lower and the upper corner of boxes, each [2, ...]: what is done along x and along y is one kernel
+Corners = tuple[Tensor, Tensor]  # the lower and the upper corner of boxes, each [..., 2]: what is done along x and along y is one kernel
 
 
 def area(boxes: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def iou(a: Tensor, b: Tensor) -> Tensor:
 def giou(a: Tensor, b: Tensor) -> Tensor:
     """Return the aligned generalised IoU, in (-1, 1]; -1 is approached by distant boxes."""
     inter, union, hull_sides = _meeting(_corners(a), _corners(b))
-    w, h = hull_sides.unbind()
+    w, h = hull_sides.unbind(-1)
     hull = w * h
     return inter / (union + EPS) - (hull - union) / (hull + EPS)
 
@@ -76,17 +76,17 @@ def pairwise_ciou(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _corners(boxes: Tensor) -> Corners:
-    low, high = boxes.movedim(-1, 0).split(2)
+    low, high = boxes.split(2, dim=-1)
     return low, high
 
 
 def _area(sides: Tensor) -> Tensor:
-    w, h = sides.clamp(min=0).unbind()
+    w, h = sides.clamp(min=0).unbind(-1)
     return w * h
 
 
 def _meeting(a: Corners, b: Corners) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the areas of intersection and union, and the sides [2, ...] of the smallest box around both."""
+    """Return the areas of intersection and union, and the sides [..., 2] of the smallest box around both."""
     sides_a, sides_b = a[1] - a[0], b[1] - b[0]
     shared = torch.minimum(a[1], b[1]) - torch.maximum(a[0], b[0])  # below 0 where they are apart
     inter = _area(shared)
@@ -94,11 +94,11 @@ def _meeting(a: Corners, b: Corners) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _squared_length(vectors: Tensor) -> Tensor:
-    x, y = vectors.square().unbind()
+    x, y = vectors.square().unbind(-1)
     return x + y
 
 
 def _angle(sides: Tensor) -> Tensor:
     """Return arctan(width / height); the EPS gives a flat box an angle and its gradient a bound."""
-    w, h = sides.unbind()
+    w, h = sides.unbind(-1)
     return torch.atan(w / (h + EPS))
