@@ -78,29 +78,28 @@ def build_optimizer(
 
 
 class SGD(torch.optim.SGD):
-    """torch's SGD, which, fused, goes through its parameters in Python only where their state has changed: torch does it in every step."""
+    """torch's SGD, which, fused, can step without looking each parameter's state up: torch does so every time."""
 
     _kept: tuple[object, list[list[Tensor]]] | None = None  # a state, and its momenta by group
 
-    def step(self, closure: Any = None) -> Any:
-        """Step as torch does; for anything but an ordinary fused step let torch do it."""
+    @torch.no_grad()
+    def step_at_once(self, found_inf: Tensor) -> bool:
+        """Return whether this is an ordinary fused step, each parameter having gradient and momentum; if so take it, unless `found_inf` is not 0."""
+        if not all(group["fused"] and group["momentum"] for group in self.param_groups):
+            return False
         gradients = [[p.grad for p in group["params"]] for group in self.param_groups]
-        ordinary = closure is None and all(group["fused"] and group["momentum"] for group in self.param_groups)
-        if not ordinary or any(g is None for row in gradients for g in row):
-            return super().step(closure)
+        if any(g is None for row in gradients for g in row):
+            return False
         if self._kept is None or self._kept[0] is not self.state:
-            super().step()
-            tensors = [p for group in self.param_groups for p in group["params"]]
-            if len({(t.device, t.dtype) for t in tensors}) == 1:
-                self._kept = self.state, [[self.state[p]["momentum_buffer"] for p in group["params"]] for group in self.param_groups]
-            return None
-        options = "weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize"
-        found_inf = getattr(self, "found_inf", None)
-        with torch.no_grad():
-            for group, row, momenta in zip(self.param_groups, gradients, self._kept[1], strict=True):
-                chosen = {name: group[name] for name in options}
-                torch._fused_sgd_(group["params"], row, momenta, **chosen, is_first_step=False, grad_scale=None, found_inf=found_inf)
-        return None
+            momenta = [[self.state.get(p, {}).get("momentum_buffer") for p in group["params"]] for group in self.param_groups]
+            kinds = {None if m is None else (m.device, m.dtype) for row in momenta for m in row}
+            if None in kinds or len(kinds) != 1:
+                return False
+            self._kept = self.state, momenta
+        for group, row, buffers in zip(self.param_groups, gradients, self._kept[1], strict=True):
+            options = {name: group[name] for name in ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")}
+            torch._fused_sgd_(group["params"], row, buffers, **options, is_first_step=False, grad_scale=None, found_inf=found_inf)
+        return True
 
 
 def load_state(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
@@ -125,6 +124,8 @@ def step_unless(refused: Tensor, optimizer: torch.optim.Optimizer) -> None:
 
     A fused optimiser looks at it on the device; any other makes the host wait for it, which on the CPU costs nothing.
     """
+    if isinstance(optimizer, SGD) and optimizer.step_at_once(refused.reshape(())):
+        return
     if not all(group.get("fused") for group in optimizer.param_groups):
         if not bool(refused):
             optimizer.step()

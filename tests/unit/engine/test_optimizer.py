@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from libreyolo.engine.optimizer import SGD, build_optimizer, load_state, parameter_groups
+from libreyolo.engine.optimizer import SGD, build_optimizer, load_state, parameter_groups, step_unless
 from libreyolo.models.yolo9.network import build
 from tests.unit.engine.toy import CPU
 
@@ -114,6 +114,7 @@ def test_sgd_that_keeps_its_lists_steps_as_torchs_through_rates_missing_gradient
         return kind([{"params": [net.weight], "weight_decay": 0.1}, {"params": [net.bias]}], lr=0.1, momentum=0.9, nesterov=True, fused=True)
 
     kept, plain = sgd(SGD, one), sgd(torch.optim.SGD, other)
+    torchs_steps: list[int] = []
     saved: dict[str, object] = {}
     for number in range(9):
         for net, optimizer in ((one, kept), (other, plain)):
@@ -125,12 +126,15 @@ def test_sgd_that_keeps_its_lists_steps_as_torchs_through_rates_missing_gradient
                 group["lr"], group["momentum"] = 0.1 / (1 + number), 0.8 + 0.01 * number
             if number == 6:
                 load_state(optimizer, copy.deepcopy(saved))
-            optimizer.step()
+            step_unless(torch.zeros(1), optimizer)
+            if optimizer is kept and number == 0:
+                kept.register_step_pre_hook(lambda *given: torchs_steps.append(1))
         saved = copy.deepcopy(kept.state_dict()) if number == 2 else saved
         assert torch.equal(one.weight, other.weight)
         assert torch.equal(one.bias, other.bias)
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(kept.state[a]["momentum_buffer"], plain.state[b]["momentum_buffer"])
+    assert len(torchs_steps) == 1, "after the first step only the one with a gradient missing is torch's own"
 
 
 @pytest.mark.parametrize("fused", [True, False])
