@@ -45,9 +45,10 @@ class NormStatistics:
     @torch.no_grad()
     def put_back(self, wanted: Tensor) -> None:
         """Put the copied statistics back where `wanted` ([1], on the device) is not 0; the host does not wait to know."""
+        wanted = wanted != 0
         for group in self._groups:
             torch.cat(group.rows, out=group.chosen)
-            torch.where(wanted != 0, group.flat, group.chosen, out=group.chosen)
+            torch.where(wanted, group.flat, group.chosen, out=group.chosen)
             torch._foreach_copy_(group.live, group.choices)
 
     def of(self, tensor: Tensor) -> Tensor:
