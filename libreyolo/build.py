@@ -27,7 +27,6 @@ from libreyolo.engine.optimizer import build_optimizer, load_state, parameter_gr
 from libreyolo.engine.precise_bn import recompute_statistics
 from libreyolo.engine.profiler import MarkedNetwork
 from libreyolo.engine.progress import Progress
-from libreyolo.engine.quick_lookup import looked_up_quickly
 from libreyolo.engine.reports import EpochSummary
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
@@ -176,7 +175,6 @@ def training(
     stack.enter_context(compiled(bare, recipe.compile))
     if recipe.compile is False:  # a compiler joins a cast with what uses it
         stack.enter_context(cast_together(bare, precision))
-        stack.enter_context(looked_up_quickly(bare))
     wrapped = _graphed(data_parallel.data_parallel(bare, device), recipe, seat, stack)
     if recipe.profile and seat.world_size == 1:
         wrapped = MarkedNetwork(wrapped)
