@@ -119,10 +119,14 @@ def return_but_stay(number: int) -> int:
     return number
 
 
-def be_told_again_while_leaving() -> None:
-    """Leave because of a signal, which then comes once more."""
+def be_told_while_ending(how: str) -> str:
+    """Return, fail, or leave because of a signal, which comes (once more) when the process is on its way out."""
     atexit.register(os.kill, os.getpid(), signal.SIGUSR2)
-    raise SystemExit(128 + signal.SIGUSR2)
+    if how == "leave":
+        raise SystemExit(128 + signal.SIGUSR2)
+    if how == "fail":
+        raise ValueError("its own mistake")
+    return how
 
 
 def spawn_from_here(queue) -> None:

@@ -99,11 +99,22 @@ def test_a_rank_that_returned_but_does_not_leave_is_ended_and_its_work_counts(te
     assert "The work is done, but 1 processes did not leave" in caplog.text
 
 
-def test_a_rank_that_is_leaving_says_nothing_when_the_signal_comes_once_more(temporary, capfd):
-    with pytest.raises(SystemExit) as caught:
-        spawn_ddp_train(ranks.be_told_again_while_leaving, (), num_processes=1, log_tail_dir=temporary)
-    assert caught.value.code == 128 + signal.SIGUSR2
-    assert "Traceback" not in capfd.readouterr().err
+@pytest.mark.parametrize("how", ["leave", "fail", "return"])
+def test_a_signal_that_comes_when_a_rank_is_on_its_way_out_changes_nothing_and_says_nothing(how, temporary, capfd):
+    def train() -> str:
+        return spawn_ddp_train(ranks.be_told_while_ending, (how,), num_processes=1, log_tail_dir=temporary)
+
+    if how == "leave":
+        with pytest.raises(SystemExit) as caught:
+            train()
+        assert caught.value.code == 128 + signal.SIGUSR2
+    elif how == "fail":
+        with pytest.raises(RankFailedError, match="rank 0 raised ValueError: its own mistake"):
+            train()
+    else:
+        assert train() == "return"
+    said = capfd.readouterr().err
+    assert "atexit" not in said and "SystemExit" not in said, said
 
 
 def test_two_jobs_run_beside_each_other(temporary):
