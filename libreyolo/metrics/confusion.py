@@ -51,29 +51,32 @@ class Match:
 
 
 def match(picture: Picture) -> Match:
-    """Pair detections of confidence .25 or more with true boxes, whatever their classes.
+    """Pair detections of confidence .25 or more with true boxes.
 
-    Greedy and one to one: of all pairs with an IoU of at least .45 the one that overlaps most comes first; equal overlaps go to the better
-    detection.
+    Greedy and one to one, of all pairs with an IoU of at least .45: first those of one class, then those of two, so that a right detection is never
+    called false because a wrong one fits better. Among them the one that overlaps most comes first; equal overlaps go to the better detection.
     """
     num_confident = int((picture.predicted.scores >= CONFIDENCE).sum())  # best first, so these are the first rows
     iou = pairwise_iou(picture.predicted.boxes[:num_confident], picture.truth_boxes)
-    return pair_off(-iou, iou >= MATCH_IOU)
+    return pair_off(-iou, iou >= MATCH_IOU, picture)
 
 
-def pair_off(distance: np.ndarray, allowed: np.ndarray) -> Match:
-    """Pair D predictions, best first, with G true objects, one to one, nearest pair first; equal distances go to the better prediction.
+def pair_off(distance: np.ndarray, allowed: np.ndarray, picture: Judged) -> Match:
+    """Pair the first D predictions of a picture, best first, with its G true objects, one to one: pairs of one class before pairs of two, the nearest
+    first; equal distances go to the better prediction.
 
     distance: [D, G]. allowed: bool [D, G], the pairs that may be.
     """
+    apart = picture.predicted.labels[: len(distance), None] != picture.truth_labels[None]
     candidates = np.argwhere(allowed)
-    order = np.argsort(distance[candidates[:, 0], candidates[:, 1]], kind="stable")
+    d, g = candidates.T
+    order = np.lexsort((distance[d, g], apart[d, g]))  # stable
     free_prediction, free_truth = np.ones(distance.shape[0], bool), np.ones(distance.shape[1], bool)
     pairs = []
-    for d, g in candidates[order]:
-        if free_prediction[d] and free_truth[g]:
-            free_prediction[d] = free_truth[g] = False
-            pairs.append((d, g))
+    for prediction, truth in candidates[order]:
+        if free_prediction[prediction] and free_truth[truth]:
+            free_prediction[prediction] = free_truth[truth] = False
+            pairs.append((prediction, truth))
     return Match(np.array(pairs, np.int64).reshape(-1, 2), np.flatnonzero(free_prediction), np.flatnonzero(free_truth))
 
 

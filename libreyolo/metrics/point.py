@@ -244,9 +244,9 @@ def _find(picture: PointPicture, tolerance: float) -> np.ndarray:
 
 
 def _match(picture: PointPicture, tolerance: float) -> confusion.Match:
-    """Pair points with objects whatever their classes, for the confusion matrix."""
+    """Pair points with objects, those of their own class first, for the confusion matrix."""
     distance = _distances(picture)
-    return confusion.pair_off(distance, distance <= tolerance)
+    return confusion.pair_off(distance, distance <= tolerance, picture)
 
 
 def _distances(picture: PointPicture) -> np.ndarray:

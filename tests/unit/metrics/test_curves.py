@@ -97,6 +97,15 @@ def test_confusion_pairs_the_largest_overlap_first_and_one_to_one():
     assert matched.false.tolist() == [0]
 
 
+def test_confusion_calls_no_right_detection_false_because_a_wrong_one_fits_better():
+    right, wrong = [0, 0, 10, 7], [0, 0, 10, 9]
+    found = picture([right, wrong, B], [0.9, 0.5, 0.4], [0, 1, 1], [A, B], [0, 0])
+    matched = confusion.match(found)
+    assert matched.pairs.tolist() == [[0, 0], [2, 1]]  # B is all that its object has, and taken for class 1
+    assert matched.false.tolist() == [1]
+    assert confusion.confusion_matrix([found], [matched], 2).tolist() == [[1, 0, 0], [1, 0, 1], [0, 0, 0]]
+
+
 def test_confusion_counts_add_up_to_truth_and_confident_detections(random_set):
     truth, rows = random_set()
     pictures = [
