@@ -40,9 +40,14 @@ def told_of_signals(tell: Callable[[int], None]) -> Iterator[None]:
 
 def leave_at_once(signum: int, frame: FrameType | None) -> None:
     """Leave with the signal's exit code: the handler of a worker that has nothing to save, and of NOW in every worker."""
-    for number in (*SIGNALS, NOW):
-        signal.signal(number, signal.SIG_IGN)  # once: a second one must not interrupt the clean-up
+    hear_no_more()  # a second one must not interrupt the clean-up
     raise SystemExit(128 + (signum if signum in SIGNALS else signal.SIGTERM))
+
+
+def hear_no_more() -> None:
+    """Ignore SIGNALS and NOW from here on, in a process that is on its way out: the launcher passes what one rank heard on to all of them."""
+    for number in (*SIGNALS, NOW):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def signal_behind(code: int | None) -> int:

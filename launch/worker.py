@@ -10,7 +10,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import signal
 import time
 import traceback
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from typing import Any
 import torch
 
 from launch.environment import SPAWNED
-from launch.leaving import EXIT_CODES, NOW, SIGNALS
+from launch.leaving import EXIT_CODES, hear_no_more
 from launch.lifeline import settle_in
 
 LOADING = "loading what was sent"
@@ -86,22 +85,16 @@ def enter(_index: int, rank: int, job: Job, lifeline: Connection) -> None:
         function, args = pickle.loads(job.payload.read_bytes())
         stage = TRAINING
         result = function(*args)
-        _hear_no_more()
+        hear_no_more()
         _write(job.done(rank), pickle.dumps(result if rank == 0 else None))
     except BaseException as error:
-        _hear_no_more()
+        hear_no_more()
         if isinstance(error, SystemExit) and error.code in EXIT_CODES:
             _write(job.left(rank), str(error.code).encode())  # sooner than the exit code, which a crowded machine takes seconds to show
             raise
         when = time.monotonic()
         _write(job.error(rank), pickle.dumps(_report(error, stage, when)))
         raise SystemExit(1) from error
-
-
-def _hear_no_more() -> None:
-    """Ignore signals from here on: this rank is on its way out, and the parent passes the signal that another one heard on to all of them."""
-    for number in (*SIGNALS, NOW):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def become_rank(rank: int, job: Job) -> None:
