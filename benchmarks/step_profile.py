@@ -21,6 +21,8 @@ from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
 from libreyolo.engine.progress import Progress
 
+PROFILED, SHOWN = 3, 28  # steps under the profiler; lines of each list
+
 
 def prepared(model: str, data: Path, batch: int, workers: int, keys: Mapping[str, Any]) -> build.Training:
     """Return a training that is ready to step."""
@@ -75,22 +77,28 @@ def measure(model: str, data: Path, batch: int, workers: int, steps: int, keys: 
     whole = time.perf_counter() - started
     waited = loader.waiting_seconds
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as prof:
-        for index in range(3):
+        for index in range(PROFILED):
             one(index)
         torch.cuda.synchronize()
     averages = prof.key_averages()
-    kernels = sum(e.count for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / 3
-    busy = sum(e.self_device_time_total for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / 3e3
+    kernels = sum(e.count for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / PROFILED
+    busy = sum(e.self_device_time_total for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / PROFILED / 1e3
     training.close()
     lines = [
         f"## {model}, batch {batch} {dict(keys) or ''}",
         f"step alone {1e3 * alone / steps:.1f} ms ({batch * steps / alone:.0f} images/s), host needs {1e3 * issued / steps:.1f} ms to issue it",
         f"with the loader {1e3 * whole / steps:.1f} ms ({batch * steps / whole:.0f} images/s), of it waiting {1e3 * waited / steps:.1f} ms",
         f"{kernels:.0f} kernels a step, device busy {busy:.1f} ms, peak memory {torch.cuda.max_memory_reserved() / 1e9:.1f} GB",
-        averages.table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=60),
-        averages.table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=60),
+        *most([(e.key, e.count, e.self_device_time_total) for e in averages if e.device_type == torch.autograd.DeviceType.CUDA], "the device"),
+        *most([(e.key, e.count, e.self_cpu_time_total) for e in averages if e.device_type == torch.autograd.DeviceType.CPU], "the host, under the profiler"),
     ]
     return "\n".join(lines)
+
+
+def most(found: Sequence[tuple[str, int, float]], whose: str) -> list[str]:
+    """Return lines of what took most of a step, of (name, calls, microseconds) in the profiled steps."""
+    ordered = sorted(found, key=lambda one: one[2], reverse=True)[:SHOWN]
+    return [f"ms a step of {whose}, calls, name"] + [f"{us / 1e3 / PROFILED:8.2f} {calls / PROFILED:6.0f}  {name[:90]}" for name, calls, us in ordered]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
