@@ -1,7 +1,7 @@
 """Where a training step's time goes on one GPU: host and device time of the parts, and the kernels that cost most.
 
 python benchmarks/step_profile.py --data bccd/data.yaml --model yolo9s --batch 16 64
-python benchmarks/step_profile.py --data bccd/data.yaml --model yolo9s --batch 64 --keys aux_weight=0.0 fused=true --cudnn-benchmark
+python benchmarks/step_profile.py --data bccd/data.yaml --model yolo9s --batch 64 --keys aux_weight=0.0 cuda_graph=true --cudnn-benchmark
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from libreyolo.assembly.parts import Seat
 from libreyolo.engine.progress import Progress
 
 PROFILED, SHOWN = 3, 28  # steps under the profiler; lines of each list
+MARK = "step: "  # how the phases of a step are named, which the profiler shows beside their kernels
 
 
 def prepared(model: str, data: Path, batch: int, workers: int, keys: Mapping[str, Any]) -> build.Training:
@@ -81,16 +82,20 @@ def measure(model: str, data: Path, batch: int, workers: int, steps: int, keys: 
             one(index)
         torch.cuda.synchronize()
     averages = prof.key_averages()
-    kernels = sum(e.count for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / PROFILED
-    busy = sum(e.self_device_time_total for e in averages if e.device_type == torch.autograd.DeviceType.CUDA) / PROFILED / 1e3
+    on_device = [e for e in averages if e.device_type == torch.autograd.DeviceType.CUDA and not e.key.startswith(MARK)]
+    kernels = sum(e.count for e in on_device) / PROFILED
+    busy = sum(e.self_device_time_total for e in on_device) / PROFILED / 1e3
     training.close()
     lines = [
         f"## {model}, batch {batch} {dict(keys) or ''}",
         f"step alone {1e3 * alone / steps:.1f} ms ({batch * steps / alone:.0f} images/s), host needs {1e3 * issued / steps:.1f} ms to issue it",
         f"with the loader {1e3 * whole / steps:.1f} ms ({batch * steps / whole:.0f} images/s), of it waiting {1e3 * waited / steps:.1f} ms",
         f"{kernels:.0f} kernels a step, device busy {busy:.1f} ms, peak memory {torch.cuda.max_memory_reserved() / 1e9:.1f} GB",
-        *most([(e.key, e.count, e.self_device_time_total) for e in averages if e.device_type == torch.autograd.DeviceType.CUDA], "the device"),
-        *most([(e.key, e.count, e.self_cpu_time_total) for e in averages if e.device_type == torch.autograd.DeviceType.CPU], "the host, under the profiler"),
+        *most([(e.key, e.count, e.self_device_time_total) for e in on_device], "the device"),
+        *most(
+            [(e.key, e.count, e.self_cpu_time_total) for e in averages if e.device_type == torch.autograd.DeviceType.CPU],
+            "the host, under the profiler",
+        ),
     ]
     return "\n".join(lines)
 
@@ -98,7 +103,9 @@ def measure(model: str, data: Path, batch: int, workers: int, steps: int, keys: 
 def most(found: Sequence[tuple[str, int, float]], whose: str) -> list[str]:
     """Return lines of what took most of a step, of (name, calls, microseconds) in the profiled steps."""
     ordered = sorted(found, key=lambda one: one[2], reverse=True)[:SHOWN]
-    return [f"ms a step of {whose}, calls, name"] + [f"{us / 1e3 / PROFILED:8.2f} {calls / PROFILED:6.0f}  {name[:90]}" for name, calls, us in ordered]
+    return [f"ms a step of {whose}, calls, name"] + [
+        f"{us / 1e3 / PROFILED:8.2f} {calls / PROFILED:6.0f}  {name[:90]}" for name, calls, us in ordered
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -108,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--keys", nargs="*", default=[], help="recipe keys, like aux_weight=0.0 fused=true")
+    parser.add_argument("--keys", nargs="*", default=[], help="recipe keys, like aux_weight=0.0 cuda_graph=true")
     parser.add_argument("--cudnn-benchmark", action="store_true", help="let cuDNN try its algorithms")
     chosen = parser.parse_args(arguments)
     torch.backends.cudnn.benchmark = chosen.cudnn_benchmark

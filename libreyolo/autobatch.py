@@ -16,11 +16,10 @@ from torch import Tensor
 from libreyolo import build
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, Seat
-from libreyolo.engine import collectives
+from libreyolo.engine import collectives, determinism
 from libreyolo.engine.capacity import Capacity, OutOfMemoryError, global_batch, largest_batch
 from libreyolo.engine.cuda_graph import EAGER_STEPS
 from libreyolo.engine.current_device import current
-from libreyolo.engine.determinism import deterministic_kernels
 from libreyolo.engine.progress import Progress
 from libreyolo.errors import UserError
 from libreyolo.interfaces.task import Loader
@@ -127,7 +126,7 @@ def settle(job: Job, device: torch.device, world_size: int, memory: CudaMemory |
     recipe = replace(job.recipe, cache=False, workers=0, batch=1, nbs=None)
     assembly = assembly_for(job.family)(job.family, recipe, job.spec, job.cwd)
     # As the training will be: on this device, and with its kernels, which may take other memory (and cuBLAS reads its setting only once).
-    with closing(assembly), current(device), deterministic_kernels(job.recipe.deterministic):
+    with closing(assembly), current(device), determinism.kernels(deterministic=job.recipe.deterministic, cudnn_benchmark=job.recipe.cudnn_benchmark):
         loader = assembly.train_loader(Seat(0, 1, 1, torch.device("cpu")), 1)
         num_pictures = sum(loader.real_pictures(0, step) for step in range(loader.steps(0)))
         loader.close()

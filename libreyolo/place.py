@@ -15,9 +15,8 @@ import launch
 from launch import restart, rundir
 from libreyolo import autobatch, run, run_files
 from libreyolo.assembly.parts import Seat
-from libreyolo.engine import collectives
+from libreyolo.engine import collectives, determinism
 from libreyolo.engine.current_device import current
-from libreyolo.engine.determinism import deterministic_kernels
 from libreyolo.engine.interruption import Interruption
 from libreyolo.errors import UserError
 
@@ -55,7 +54,7 @@ def train_alone(job: run.Job, place: Place, device: torch.device) -> run.Outcome
     """Train in this process, the only rank."""
     job = autobatch.settled(job, device, 1)
     launch.check_divisible(job.recipe.batch, 1)
-    with current(device), deterministic_kernels(job.recipe.deterministic):
+    with current(device), determinism.kernels(deterministic=job.recipe.deterministic, cudnn_benchmark=job.recipe.cudnn_benchmark):
         return train_at(job, Seat(0, 1, 1, device), place)
 
 
@@ -75,7 +74,7 @@ def train_as_rank(
     timeout = timedelta(minutes=recipe.ddp_timeout)
     with (
         launch.process_group(environment, backend=recipe.backend, timeout=timeout, device=name),
-        deterministic_kernels(recipe.deterministic),
+        determinism.kernels(deterministic=recipe.deterministic, cudnn_benchmark=recipe.cudnn_benchmark),
     ):
         seat = Seat(environment.rank, environment.world_size, environment.local_world_size, device)
         job = autobatch.agreed(job, measured, device)

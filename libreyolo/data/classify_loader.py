@@ -23,7 +23,7 @@ from libreyolo.data.augment.policy import apply_policy
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.loader import Loader
 from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item, repeat_factors
-from libreyolo.data.samples import OnePicture, as_images, batch_facts
+from libreyolo.data.samples import OnePicture, as_images, batch_facts, top_left
 from libreyolo.interfaces.batch import ClassifyBatch
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.transfer import Transferable
@@ -218,13 +218,13 @@ def collate(samples: list[Sample]) -> HostBatch:
         labels=torch.tensor(labels, dtype=torch.int64),
         shares=torch.tensor([(s.mix.share, 1.0 - s.mix.share) for s in samples], dtype=torch.float32),
     )
-    host = HostBatch(batch, torch.from_numpy(np.stack([v.image for v in views])), _boxes([v.erased for v in views]))
+    host = HostBatch(batch, top_left([v.image for v in views]), _boxes([v.erased for v in views]))
     if not mixed:
         return host
     place = {id(s): i for i, s in enumerate(mixed)}
     return replace(
         host,
-        partners=torch.from_numpy(np.stack([p.image for p in partners])),
+        partners=top_left([p.image for p in partners]),
         partners_erased=_boxes([p.erased for p in partners]),
         partner_of=torch.tensor([place.get(id(s), 0) for s in samples]),
         blend=torch.tensor([s.mix.blend for s in samples], dtype=torch.float32),

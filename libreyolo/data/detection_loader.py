@@ -230,7 +230,7 @@ def collate_train(samples: list[TrainSample]) -> HostBatch:
 
 def collate_eval(samples: list[EvalSample]) -> HostBatch:
     """Return the host batch of letterboxed pictures."""
-    pixels = torch.from_numpy(np.stack([s.image for s in samples]))
+    pixels = top_left([s.image for s in samples])
     return HostBatch(pixels, None, _without_pictures(samples, np.array([s.to_input for s in samples], np.float32)))
 
 

@@ -182,10 +182,10 @@ def collate_train(samples: list[TrainSample]) -> HostBatch:
 def collate_eval(samples: list[EvalSample]) -> HostBatch:
     """Return the host batch of whole pictures."""
     truth = top_left([s.truth for s in samples], IGNORED)
-    masks = torch.from_numpy(np.stack([s.mask for s in samples]))
+    masks = top_left([s.mask for s in samples])
     content = np.array([s.content for s in samples], np.int64)
     batch = _without_pictures([s.item for s in samples], masks, [s.original_hw for s in samples], content, truth)
-    return HostBatch(torch.from_numpy(np.stack([s.image for s in samples])), torch.empty(0, dtype=torch.uint8), None, batch)
+    return HostBatch(top_left([s.image for s in samples]), torch.empty(0, dtype=torch.uint8), None, batch)
 
 
 def _without_pictures(

@@ -1,7 +1,4 @@
-"""On a GPU, BatchNorm with the activation behind it by kernels that read and write each map as few times as they must.
-
-With `fused=true`, and wherever ranks of one host share its statistics.
-"""
+"""On a GPU, BatchNorm with the activation behind it by kernels that read and write each map as few times as they must."""
 
 from __future__ import annotations
 
@@ -45,22 +42,21 @@ class FusedNormAct(KernelBatchNorm):
         return found
 
 
-def with_norms(net: nn.Module, *, fused: bool, over_ranks: bool, compiled: bool) -> nn.Module:
+def with_norms(net: nn.Module, *, fused: bool | None, over_ranks: bool, compiled: bool) -> nn.Module:
     """Return the network with BatchNorm as its training runs it, on the device where it is. Every rank must call it, with the same arguments.
 
-    fused: as one with the activation behind it, where the kernels run. over_ranks: with statistics of all ranks; where kernels of all of them can
-    meet, which costs the host less than two collectives a layer do, the layers are fused too. compiled: torch.compile will take the network, and the
-    kernels are not for it.
+    fused: as one with the activation behind it, where the kernels run; None: so on a GPU, unless `compiled`. over_ranks: with statistics of all
+    ranks, which meet inside the kernels where those of all ranks can and `fused` is not False: that costs the host less than two collectives a layer
+    do. compiled: torch.compile will take the network, and the kernels are not for it.
     """
     device = next(net.parameters()).device
     scratch = Scratch()
     if over_ranks:
-        scratch.exchange = collectives.exchange(device, able=not compiled and available.can_meet(device))
-    if fused:
+        scratch.exchange = collectives.exchange(device, able=fused is not False and not compiled and available.can_meet(device))
+        if scratch.exchange:
+            log.info("Statistics of all ranks meet in memory of this host, inside the kernels of BatchNorm.")
+    if fused or (fused is None and not compiled and (device.type == "cuda" or available.runs_on(device))):
         net = fuse(net, over_ranks=over_ranks, scratch=scratch)
-    elif scratch.exchange:
-        count = _fuse(net, over_ranks=True, scratch=scratch)
-        log.info("Statistics of all ranks meet in memory of this host; %d BatchNorms run as one with the activation behind them.", count)
     if not over_ranks:
         return net
     return synchronise(net, partial(KernelBatchNorm, scratch=scratch) if scratch.exchange else None)
@@ -75,10 +71,10 @@ def fuse(net: nn.Module, *, over_ranks: bool, scratch: Scratch | None = None) ->
     """
     obstacle = available.obstacle(next(net.parameters()).device)
     if obstacle:
-        log.info("fused=true: %s; BatchNorm and activation stay apart.", obstacle)
+        log.info("BatchNorm and the activation behind it run apart: %s.", obstacle)
         return net
     count = _fuse(net, over_ranks=over_ranks, scratch=scratch or Scratch())
-    log.info("fused=true: %d BatchNorms run as one with the activation behind them.", count)
+    log.info("%d BatchNorms run as one with the activation behind them (fused=false: apart).", count)
     return net
 
 

@@ -1,4 +1,4 @@
-"""`fused=true`: BatchNorm by the kernels of `nn.fused`, or by torch's with little between them."""
+"""BatchNorm by the kernels of `nn.fused`, or by torch's with little between them."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Recipe:
     ddp_timeout: float = key(180.0, "minutes until a collective that waits for a lost rank gives up")
     amp: bool = key(True, "mixed precision on CUDA devices")
     amp_dtype: str = key("auto", "auto (bfloat16 where the device has it, else float16), bfloat16 or float16")
-    fused: bool = key(False, "on a GPU, run BatchNorm with its activation in Triton kernels (ranks of one host do so anyway)")
+    fused: bool | None = key(None, "BatchNorm with its activation in Triton kernels; null: on a GPU where they run, unless compile does it")
     cuda_graph: bool = key(False, "replay the network's forward and backward as a CUDA graph; one GPU only, more train eagerly")
     compile: Any = key(False, "torch.compile the network: true, or a mode (default, reduce-overhead, max-autotune)")
     profile: bool = key(False, "write where the time of a step goes, and a Chrome trace; one process only")
@@ -67,6 +67,9 @@ class Recipe:
     profile_steps: int = key(20, "optimiser steps in the profile's window")
     profile_trace: bool = key(True, "also write the profile's Chrome trace")
     deterministic: bool = key(False, "ask torch for repeatable GPU kernels (slower)")
+    cudnn_benchmark: bool = key(
+        False, "let cuDNN try its algorithms: seconds at every new input size, then quicker steps; runs may differ by rounding"
+    )
     seed: int = key(0, "seed of every random draw")
 
     # Optimiser and schedule
@@ -161,6 +164,8 @@ class Recipe:
             raise UserError(f"weights={self.weights} and pretrained={self.pretrained} both say where to start: give one of them.")
         if self.fused and self.compile is not False:
             raise UserError(f"fused=true and compile={self.compile} both fuse BatchNorm with its activation: give one of them.")
+        if self.deterministic and self.cudnn_benchmark:
+            raise UserError("deterministic=true asks for repeatable kernels and cudnn_benchmark=true for the fastest of this run: give one of them.")
         if self.cuda_graph and self.compile is not False:
             raise UserError(f"cuda_graph=true and compile={self.compile} both replace how the network runs: give one of them.")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):

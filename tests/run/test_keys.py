@@ -141,12 +141,16 @@ def test_deterministic_leaves_torch_and_the_environment_as_they_were(tiny: Path,
     class Look:
         def on_train_start(self, event: Any) -> None:
             seen.update(on=torch.are_deterministic_algorithms_enabled(), workspace=os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
+            seen.update(search=torch.backends.cudnn.benchmark)
 
     before = dict(os.environ)
     train(tiny, tmp_path, epochs=1, deterministic=True, callbacks=[Look()])
-    assert seen == {"on": True, "workspace": ":4096:8"}
+    assert seen == {"on": True, "workspace": ":4096:8", "search": False}
     assert not torch.are_deterministic_algorithms_enabled()
     assert dict(os.environ) == before
+    train(tiny, tmp_path, epochs=1, cudnn_benchmark=True, callbacks=[Look()])
+    assert seen == {"on": False, "workspace": None, "search": True}
+    assert not torch.backends.cudnn.benchmark
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ def can_meet(device: torch.device) -> bool:
 def obstacle(device: torch.device) -> str:
     """Return what keeps the kernels from running on this device, in a few words; "" where nothing does."""
     if device.type != "cuda":
-        return "it is for GPUs"
+        return "the kernels for both are for GPUs"
     if importlib.util.find_spec("triton") is None:
         return "triton, which torch brings along on CUDA machines, is not installed"
     if torch.version.hip is None and torch.cuda.get_device_capability(device) < OLDEST:

@@ -213,16 +213,25 @@ def apply_kernel(
     tl.store(y_ptr + offset, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _of_gradient(row: tl.tensor, columns: tl.tensor, offset: tl.tensor, G: tl.tensor, APART: tl.constexpr) -> tl.tensor:
+    """Return where numbers of the gradient lie: at the `offset` of the map's, or in rows of their own distance."""
+    if APART:
+        return row.to(tl.int64)[:, None] * G + columns[None, :]
+    return offset
+
+
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def gradient_sums_kernel(
     x_ptr: tl.tensor, g_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, out_ptr: tl.tensor, table_ptr: tl.tensor, w_ptr: tl.tensor,
-    b_ptr: tl.tensor, place_ptr: tl.tensor, flags_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, parts: tl.tensor, rank: tl.tensor, turn: tl.tensor,
-    eps: tl.tensor, BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr, MEET: tl.constexpr,
+    b_ptr: tl.tensor, place_ptr: tl.tensor, flags_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, G: tl.tensor, parts: tl.tensor, rank: tl.tensor,
+    turn: tl.tensor, eps: tl.tensor,
+    BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr, MEET: tl.constexpr, APART: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [2, C]: over the rows of this rank the sums of dz (the bias's gradient) and of dz * xhat (the weight's).
 
     Of several ranks, out is [2, 2, C]; the second pair is that of all ranks with MEET, else that of this rank again. dz is the gradient at the
-    activation's input, xhat the normalised map. place, flags, turn: as of `sums_kernel`.
+    activation's input, xhat the normalised map. place, flags, turn: as of `sums_kernel`. With APART rows of the gradient g begin every G numbers.
     """
     part, columns, inside = _place(C, BC)
     mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)
@@ -237,7 +246,7 @@ def gradient_sums_kernel(
         mask = (row < M)[:, None] & inside[None, :]
         offset = row.to(tl.int64)[:, None] * C + columns[None, :]
         xhat = (tl.load(x_ptr + offset, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
-        g = tl.load(g_ptr + offset, mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(g_ptr + _of_gradient(row, columns, offset, G, APART), mask=mask, other=0.0).to(tl.float32)
         dz = g * _slope(xhat * weight[None, :] + bias[None, :], ACT)
         first += dz
         second += dz * xhat
@@ -267,10 +276,13 @@ def gradient_sums_kernel(
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def gradient_kernel(
     x_ptr: tl.tensor, g_ptr: tl.tensor, dx_ptr: tl.tensor, sums_ptr: tl.tensor, table_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor,
-    M: tl.tensor, C: tl.tensor, eps: tl.tensor,
-    BM: tl.constexpr, BC: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr,
+    M: tl.tensor, C: tl.tensor, G: tl.tensor, eps: tl.tensor,
+    BM: tl.constexpr, BC: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr, APART: tl.constexpr,
 ) -> None:  # fmt: skip
-    """dx = w * rstd * (dz - m0 - xhat * m1), with m0 and m1 the means of dz and dz * xhat over all ranks (Ioffe and Szegedy, arXiv 1502.03167)."""
+    """dx = w * rstd * (dz - m0 - xhat * m1), with m0 and m1 the means of dz and dz * xhat over all ranks (Ioffe and Szegedy, arXiv 1502.03167).
+
+    G, APART: as of `gradient_sums_kernel`.
+    """
     block, columns, inside = _place(C, BC)
     mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)
     rstd = 1.0 / tl.sqrt(squares / count + eps)
@@ -284,7 +296,7 @@ def gradient_kernel(
     mask = (row < M)[:, None] & inside[None, :]
     offset = row.to(tl.int64)[:, None] * C + columns[None, :]
     xhat = (tl.load(x_ptr + offset, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * rstd[None, :]
-    g = tl.load(g_ptr + offset, mask=mask, other=0.0).to(tl.float32)
+    g = tl.load(g_ptr + _of_gradient(row, columns, offset, G, APART), mask=mask, other=0.0).to(tl.float32)
     dz = g * _slope(xhat * weight[None, :] + bias[None, :], ACT)
     dx = (weight * rstd)[None, :] * (dz - m0[None, :] - xhat * m1[None, :])
     tl.store(dx_ptr + offset, dx.to(dx_ptr.dtype.element_ty), mask=mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -51,7 +52,7 @@ class NormAct(torch.autograd.Function):
             y = torch.empty_like(x)
             launch(
                 plan.ready, ("apply", x.dtype, act), kernels.apply_kernel, plan.programs, stream,
-                (x, y, table, weight, bias, running.mean, running.var, running.tracked), (rows, channels, eps, running.momentum), plan.each[act],
+                (x, y, table, weight, bias, running.mean, running.var, running.tracked), (rows, channels, eps, running.momentum), plan.apply[act],
             )  # fmt: skip
         ctx.save_for_backward(x, table, weight, bias)
         ctx.rest = plan, eps, act, ranks, scratch
@@ -63,8 +64,8 @@ class NormAct(torch.autograd.Function):
             raise RuntimeError("norm_act is differentiable once: its gradient has no graph")
         x, table, weight, bias = ctx.saved_tensors
         plan, eps, act, ranks, scratch = ctx.rest
-        gradient = gradients[0].contiguous(memory_format=torch.channels_last)
         device, channels = x.device, x.shape[1]
+        gradient, apart = in_rows(gradients[0])
         rows = x.numel() // channels
         with available.current(device):
             stream = available.stream(device)
@@ -73,18 +74,18 @@ class NormAct(torch.autograd.Function):
             sums = torch.empty((2, 2, channels) if ranks.size > 1 else (2, channels), dtype=torch.float32, device=device)
             exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
             place, flags, turn = exchange.next_turn() if exchange else (parts, tickets, 0)
-            kind = x.dtype, gradient.dtype, act
+            kind = x.dtype, gradient.dtype, act, apart
             launch(
                 plan.ready, ("gradient sums", *kind, exchange is None), kernels.gradient_sums_kernel, plan.gradient_sum_programs, stream,
                 (x, gradient, parts, tickets, sums, table, weight, bias, place, flags),
-                (rows, channels, plan.gradient_parts, ranks.rank, turn, eps), plan.gradient_sums[exchange is not None][act],
+                (rows, channels, apart, plan.gradient_parts, ranks.rank, turn, eps), plan.gradient_sums[exchange is not None, act, apart != channels],
             )  # fmt: skip
             if exchange is None and ranks.size > 1:
                 ranks.add(sums[1])
             dx = torch.empty_like(x)
             launch(
                 plan.ready, ("gradient", *kind), kernels.gradient_kernel, plan.programs, stream, (x, gradient, dx, sums, table, weight, bias),
-                (rows, channels, eps), plan.each[act],
+                (rows, channels, apart, eps), plan.gradient[act, apart != channels],
             )  # fmt: skip
         of_bias, of_weight = (sums[0] if ranks.size > 1 else sums).unbind()
         return dx, of_weight, of_bias, None, None, None, None, None
@@ -103,11 +104,24 @@ def norm_act(
     return found
 
 
+def in_rows(gradient: Tensor) -> tuple[Tensor, int]:
+    """Return a gradient [B, C, H, W] whose C numbers of a place lie together, all places in a row, and by how many numbers the places lie apart.
+
+    That of a map which was joined with others is a part of theirs, with places as far apart as all channels; it is taken as it lies, not copied.
+    """
+    _, channels, height, width = gradient.shape
+    per_picture, per_channel, per_row, per_place = gradient.stride()
+    together = per_channel == 1 and per_place >= channels
+    if together and per_row == width * per_place and per_picture == height * per_row:
+        return gradient, per_place
+    return gradient.contiguous(memory_format=torch.channels_last), channels
+
+
 class Plan(NamedTuple):
     """How the kernels share a map: numbers of programs, parts of its sums, what those need of the scratch, and constants of the kernels.
 
-    sums: without and with a meeting of ranks; each: of the kernels that treat every number for itself, by activation; gradient_sums: both. ready:
-    kernels as they were compiled for this plan.
+    sums: without and with a meeting of ranks; apply: by activation; gradient: by activation, and whether places of the gradient lie apart;
+    gradient_sums: by all three. ready: kernels as they were compiled for this plan.
     """
 
     programs: int
@@ -118,8 +132,9 @@ class Plan(NamedTuple):
     blocks: int
     floats: int
     sums: tuple[dict[str, int], dict[str, int]]
-    each: list[dict[str, int]]
-    gradient_sums: tuple[list[dict[str, int]], list[dict[str, int]]]
+    apply: list[dict[str, int]]
+    gradient: dict[tuple[int, bool], dict[str, int]]
+    gradient_sums: dict[tuple[bool, int, bool], dict[str, int]]
     ready: dict[Any, Any]
 
 
@@ -136,12 +151,17 @@ def plan_for(rows: int, channels: int, ranks: int, device: torch.device) -> Plan
     def sums(meet: bool) -> dict[str, int]:
         return {"BM": TILE // columns, "BC": columns, "BP": PARTS_TILE // columns, "RANKS": ranks, "MEET": meet, "num_warps": WARPS}
 
-    def gradient_sums(meet: bool, act: int) -> dict[str, int]:
-        tile = {"BM": GRADIENT_TILE // columns, "BC": columns, "BP": PARTS_TILE // columns}
-        return {**tile, "RANKS": ranks, "ACT": act, "MEET": meet, "num_warps": WARPS}
-
-    def each(act: int) -> dict[str, int]:
+    def apply(act: int) -> dict[str, int]:
         return {"BM": TILE // columns, "BC": columns, "RANKS": ranks, "ACT": act, "num_warps": WARPS}
+
+    def gradient(act: int, apart: bool) -> dict[str, int]:
+        return {"BM": TILE // columns, "BC": columns, "RANKS": ranks, "ACT": act, "APART": apart, "num_warps": WARPS}
+
+    def gradient_sums(meet: bool, act: int, apart: bool) -> dict[str, int]:
+        tile = {"BM": GRADIENT_TILE // columns, "BC": columns, "BP": PARTS_TILE // columns}
+        return {**tile, "RANKS": ranks, "ACT": act, "MEET": meet, "APART": apart, "num_warps": WARPS}
+
+    kinds = list(itertools.product(kernels.ACTIVATIONS, (False, True)))
 
     return Plan(
         programs=-(-rows * columns // TILE) * blocks,
@@ -152,8 +172,9 @@ def plan_for(rows: int, channels: int, ranks: int, device: torch.device) -> Plan
         blocks=blocks,
         floats=2 * max(parts(TILE), parts(GRADIENT_TILE)) * channels,
         sums=(sums(False), sums(True)),
-        each=[each(act) for act in kernels.ACTIVATIONS],
-        gradient_sums=([gradient_sums(False, act) for act in kernels.ACTIVATIONS], [gradient_sums(True, act) for act in kernels.ACTIVATIONS]),
+        apply=[apply(act) for act in kernels.ACTIVATIONS],
+        gradient={kind: gradient(*kind) for kind in kinds},
+        gradient_sums={(meet, *kind): gradient_sums(meet, *kind) for meet in (False, True) for kind in kinds},
         ready={},
     )
 

@@ -183,7 +183,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 def test_where_ranks_can_meet_every_norm_of_theirs_does_so_in_one_place(asked: list[bool]) -> None:
     names = list(TwoKinds().state_dict())
-    net = fusion.with_norms(TwoKinds(), fused=False, over_ranks=True, compiled=False)
+    net = fusion.with_norms(TwoKinds(), fused=None, over_ranks=True, compiled=False)
     norms = [net.layer.bn, net.norm]
     assert [type(norm).__name__ for norm in norms] == ["FusedNormAct", "KernelBatchNorm"] and type(net.layer.act) is nn.Identity
     assert norms[0].scratch is norms[1].scratch and norms[0].scratch.exchange is not None and norms[0].over_ranks
@@ -195,12 +195,17 @@ def test_where_ranks_can_meet_every_norm_of_theirs_does_so_in_one_place(asked: l
 @pytest.mark.parametrize(
     ("options", "layers", "able"),
     [
-        ({"fused": False, "over_ranks": True, "compiled": True}, ["SyncBatchNorm", "SyncBatchNorm"], [False]),
+        ({"fused": None, "over_ranks": True, "compiled": True}, ["SyncBatchNorm", "SyncBatchNorm"], [False]),
+        ({"fused": False, "over_ranks": True, "compiled": False}, ["SyncBatchNorm", "SyncBatchNorm"], [False]),
         ({"fused": False, "over_ranks": False, "compiled": False}, ["BatchNorm2d", "BatchNorm2d"], []),
+        ({"fused": None, "over_ranks": False, "compiled": True}, ["BatchNorm2d", "BatchNorm2d"], []),
+        ({"fused": None, "over_ranks": False, "compiled": False}, ["FusedNormAct", "BatchNorm2d"], []),
         ({"fused": True, "over_ranks": False, "compiled": False}, ["FusedNormAct", "BatchNorm2d"], []),
     ],
 )
-def test_norms_of_one_rank_and_compiled_ones_do_not_meet(options: dict[str, bool], layers: list[str], able: list[bool], asked: list[bool]) -> None:
+def test_norms_of_one_rank_compiled_ones_and_those_kept_apart_do_not_meet(
+    options: dict[str, bool | None], layers: list[str], able: list[bool], asked: list[bool]
+) -> None:
     net = fusion.with_norms(TwoKinds(), **options)
     assert [type(net.layer.bn).__name__, type(net.norm).__name__] == layers
     assert asked == able

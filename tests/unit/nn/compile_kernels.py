@@ -14,12 +14,13 @@ from tests.unit.nn import launch_kernels
 
 # Kernel -> types of its arguments but for constants; "map" is an activation's type.
 FLOATS, INTS = "*fp32", "i32"
-TILES: dict[str, int] = {"BM": norm_act.GRADIENT_TILE // 64, "BC": 64, "BP": norm_act.PARTS_TILE // 64, "RANKS": 2, "ACT": kernels.SILU, "MEET": True}
+TILES: dict[str, int] = {"BM": norm_act.GRADIENT_TILE // 64, "BC": 64, "BP": norm_act.PARTS_TILE // 64, "RANKS": 2, "ACT": kernels.SILU}
+TILES |= {"MEET": True, "APART": True}
 TYPES: dict[Any, list[str]] = {
     kernels.sums_kernel: ["map", FLOATS, "*i32", FLOATS, FLOATS, "*i32", *[INTS] * 5],
     kernels.apply_kernel: ["map", "map", *[FLOATS] * 5, "*i64", INTS, INTS, "fp32", "fp32"],
-    kernels.gradient_sums_kernel: ["map", "map", FLOATS, "*i32", *[FLOATS] * 5, "*i32", *[INTS] * 5, "fp32"],
-    kernels.gradient_kernel: ["map", "map", "map", *[FLOATS] * 4, INTS, INTS, "fp32"],
+    kernels.gradient_sums_kernel: ["map", "map", FLOATS, "*i32", *[FLOATS] * 5, "*i32", *[INTS] * 6, "fp32"],
+    kernels.gradient_kernel: ["map", "map", "map", *[FLOATS] * 4, INTS, INTS, INTS, "fp32"],
     window_kernels.means_kernel: ["map", "map", *[INTS] * 4],
 }
 WINDOWS = {"PADDING": 1, "ROWS": neighbour_mean.ROWS, "BLOCK": neighbour_mean.BLOCK}

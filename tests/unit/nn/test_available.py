@@ -29,7 +29,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
 
 def test_on_a_gpu_with_triton_a_compiler_and_python_s_headers_they_run(gpu: torch.device) -> None:
     assert available.obstacle.__wrapped__(gpu) == ""
-    assert available.obstacle.__wrapped__(torch.device("cpu")) == "it is for GPUs"
+    assert available.obstacle.__wrapped__(torch.device("cpu")) == "the kernels for both are for GPUs"
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_layers_then_stay_as_they_are_and_the_log_says_why(caplog: pytest.LogCap
     with caplog.at_level(logging.INFO, logger="libreyolo.engine.fusion"):
         fuse(net, over_ranks=False)
     assert type(net[0].bn) is nn.BatchNorm2d and type(net[0].act) is nn.SiLU
-    assert "fused=true: it is for GPUs; BatchNorm and activation stay apart." in caplog.text
+    assert "BatchNorm and the activation behind it run apart: the kernels for both are for GPUs." in caplog.text

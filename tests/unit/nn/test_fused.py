@@ -74,6 +74,19 @@ def test_outputs_gradients_and_running_statistics_are_those_of_two_layers(shape:
     assert worst(fused(x, gradient, act), plain(x, gradient, act)) < 3e-6
 
 
+def test_a_gradient_that_is_a_part_of_a_joined_map_s_is_taken_as_it_lies_and_one_that_lies_otherwise_is_copied() -> None:
+    x, joined = maps((2, 6, 5, 4), offset=1.0), maps((2, 20, 5, 4), seed=1)
+    part = joined[:, 8:14]
+    assert norm_act_module.in_rows(part)[0] is part and norm_act_module.in_rows(part)[1] == 20
+    expected = plain(x, part, 1)
+    others = (part.contiguous(), part.contiguous(memory_format=torch.channels_last), maps((2, 6, 4, 5)).mT.copy_(part))
+    assert [norm_act_module.in_rows(other)[0] is other for other in others] == [False, True, False]
+    for gradient in (part, *others):
+        assert worst(fused(x, gradient, 1), expected) < 3e-6
+    repeated = maps((1, 6, 5, 4), seed=2).expand(2, 6, 5, 4)
+    assert worst(fused(x, repeated, 1), plain(x, repeated, 1)) < 3e-6
+
+
 @pytest.mark.slow
 def test_every_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
     # The interpreter runs what Triton's compiler refuses: a name of another module in a kernel's signature, say.
