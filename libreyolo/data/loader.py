@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from libreyolo.data.loader_room import check_open_files, lost_workers_told, shared_memory_advice
 from libreyolo.data.sampler import Item, Sampler
+from libreyolo.data.shelves import OnShelf, Shelves, handed_over, open_shelf
 from libreyolo.data.socket_folder import keep_socket_paths_short
 from libreyolo.data.worker_signals import held_while_workers_start, serve_on
 from libreyolo.errors import UserError, counted
@@ -100,6 +101,9 @@ class Loader(Generic[B]):
         self._advises = rank == 0 and workers > 0
         self._guarded = _GuardedDataset(dataset)
         self._collate = partial(_guarded_collate, collate)
+        # Where batches are pinned they leave the memory in which they came, and it can be used again; elsewhere they may stay in it.
+        self._pins = self.device.type == "cuda"
+        self._shelves: Shelves | None = None
         self._plan = _EpochPlan(sampler)
         self._data_loader: DataLoader[Any] | None = None
         self._iterator: Iterator[Any] | None = None
@@ -165,6 +169,9 @@ class Loader(Generic[B]):
         self._pass += 1
         self._iterator = None
         self._data_loader = None
+        if self._shelves:
+            self._shelves.close()
+        self._shelves = None
 
     def _host_batches(self, epoch: int, start_step: int, until: int) -> Iterator[Any]:
         self._pass += 1
@@ -185,6 +192,8 @@ class Loader(Generic[B]):
             # Without persistence this ends the workers, also when the epoch is left early.
             if self._pass == this_pass and (not self._persistent or self._next_place == (self._plan.until, 0)):
                 self._iterator = None
+                if self._shelves:
+                    self._shelves.forget()
 
     def _begin(self, epoch: int, start_step: int, until: int) -> None:
         """Have the workers read from here on."""
@@ -208,6 +217,8 @@ class Loader(Generic[B]):
             self._waiting_seconds += time.perf_counter() - began
         if isinstance(host, _Failure):
             host.reraise()
+        if isinstance(host, OnShelf):  # torch pins nothing where it knows of no GPU
+            host = host.pin_memory()
         if self._advises and host is not None:
             self._advises = False
             advice = shared_memory_advice(host, self._workers, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
@@ -246,14 +257,16 @@ class Loader(Generic[B]):
         if self._workers:
             keep_socket_paths_short()
             check_open_files(self._workers)
+        if self._workers and self._pins:
+            self._shelves = Shelves(self._workers)
         return DataLoader(
             self._guarded,  # type: ignore[arg-type]  # a map-style dataset whose keys are Items
             batch_sampler=self._plan,
             num_workers=self._workers,
             collate_fn=self._collate,
-            pin_memory=self.device.type == "cuda",
+            pin_memory=self._pins,
             persistent_workers=self._persistent,
-            worker_init_fn=partial(_start_worker, self._seed),
+            worker_init_fn=partial(_start_worker, self._seed, self._shelves),
             # Its own generator: the seed that a DataLoader draws for its workers must not come out of the user's global one.
             generator=torch.Generator().manual_seed(self._seed),
         )
@@ -286,8 +299,9 @@ class _EpochPlan:
         return sum(self.sampler.steps(epoch) for epoch in range(self.epoch, self.until)) - self.start_step
 
 
-def _start_worker(seed: int, worker: int) -> None:
+def _start_worker(seed: int, shelves: Shelves | None, worker: int) -> None:
     serve_on()
+    open_shelf(shelves, worker)
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_with_lost_batch)  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     # No draw of ours depends on these states; code of others in a worker gets different ones per rank and worker all the same.
@@ -335,4 +349,4 @@ def _guarded_collate(collate: Callable[[list[Any]], Any], samples: list[Any]) ->
     for sample in samples:
         if isinstance(sample, _Failure):
             return sample
-    return collate(samples)
+    return handed_over(collate(samples))

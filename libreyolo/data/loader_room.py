@@ -12,12 +12,13 @@ import torch.multiprocessing
 from torch import Tensor
 
 from libreyolo.data.memory import shared_memory_folder
+from libreyolo.data.shelves import PIECES
 from libreyolo.errors import UserError, counted
 
 BATCHES_UNDER_WAY = 2  # of each worker, torch's prefetch_factor
 # Each tensor of a batch on its way is an open file; a batch has fewer than these, and a worker has a few pipes besides.
 FILES_OF_A_BATCH = 24
-FILES_OF_A_WORKER = 8
+FILES_OF_A_WORKER = 8 + PIECES
 FILES_BESIDE = 32  # checkpoints, tables, what else a training opens for a moment
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -10,10 +9,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import get_worker_info
 
 from libreyolo.data.sampler import Item
-from libreyolo.interfaces.transfer import SMALL
+from libreyolo.data.shelves import room_for
 
 
 class HasPaths(Protocol):
@@ -54,30 +52,15 @@ def batch_facts(items: Sequence[Item]) -> dict[str, Any]:
 def top_left(pictures: Sequence[np.ndarray], fill: int = 0) -> Tensor:
     """Return at least one array uint8 [h, w, ...] in the top left corners of one tensor [B, H, W, ...], `fill` beside them."""
     height, width = (max(picture.shape[side] for picture in pictures) for side in (0, 1))
-    # Zeros, though what lies outside may never be looked up: it must not be another process's memory.
-    stacked = zeros_to_hand_over((len(pictures), height, width, *pictures[0].shape[2:]))
-    if fill and any(picture.shape[:2] != (height, width) for picture in pictures):
-        stacked.fill_(fill)
+    stacked = room_for((len(pictures), height, width, *pictures[0].shape[2:]))
     buffer = stacked.numpy()
     for place, picture in enumerate(pictures):
-        buffer[place, : picture.shape[0], : picture.shape[1]] = picture
+        h, w = picture.shape[:2]
+        buffer[place, :h, :w] = picture
+        # Filled, though what lies outside may never be looked up: it must not be another process's memory.
+        buffer[place, h:] = fill
+        buffer[place, :h, w:] = fill
     return stacked
-
-
-def zeros_to_hand_over(shape: tuple[int, ...]) -> Tensor:
-    """Return uint8 zeros; in a loader process in memory that it shares with the training's, so that handing them over copies nothing.
-
-    Both kinds of memory come from the system as zeros that no pass over them has to write.
-    """
-    size = math.prod(shape)
-    if size > SMALL and get_worker_info() is not None:
-        try:
-            memory = torch.empty(0, dtype=torch.uint8).untyped_storage()._new_shared(size)
-        except RuntimeError:  # no room: whoever hands the batch over finds that out, and says so
-            pass
-        else:
-            return torch.empty(0, dtype=torch.uint8).set_(memory).view(shape)
-    return torch.from_numpy(np.zeros(shape, np.uint8))
 
 
 def as_images(pixels: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -29,6 +29,20 @@ class Transferable:
     def pin_memory(self) -> Self:
         """Return a copy whose tensors for the device are in pinned memory, from which copies to a GPU do not block."""
         return self._each(lambda value: value.pin_memory())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Yield every tensor, also of what is nested."""
+        for value in vars(self).values():
+            if isinstance(value, Transferable):
+                yield from value.tensors()
+            elif isinstance(value, Tensor):
+                yield value
+
+    def each_tensor(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """Return a copy with every tensor changed, also those of what is nested."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        nested = {name: value.each_tensor(change) for name, value in values.items() if isinstance(value, Transferable)}
+        return replace(self, **nested, **{name: change(value) for name, value in values.items() if isinstance(value, Tensor)})
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value.numpy() if _is_small(value) else value for name, value in vars(self).items()}

@@ -36,7 +36,7 @@ def few_files() -> Iterator[int]:
 
 @pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="only Linux tells how many files a process has open")
 def test_too_many_open_files_is_one_sentence_before_a_worker_starts(few_files: int) -> None:
-    with pytest.raises(UserError, match=rf"^workers=2 may need 144 open files, but a process may have {few_files} here .*say ulimit -n"):
+    with pytest.raises(UserError, match=rf"^workers=2 may need 156 open files, but a process may have {few_files} here .*say ulimit -n"):
         next(loader_of(workers=2).epoch(0))
     assert not [child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())]
 
