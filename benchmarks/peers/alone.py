@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections import Counter
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from benchmarks.peers.process import tell
 from libreyolo import build, schema
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Seat
+from libreyolo.engine import determinism
 from libreyolo.engine.progress import Progress
 
 BATCHES, WARM_STEPS = 4, 8
@@ -85,6 +87,8 @@ class Step:
         recipe = schema.resolve(family, size, {**asked["keys"], "data": asked["data"], "batch": asked["batch"], "val": False, "workers": 0})
         self.device = torch.device("cpu" if asked["device"] == "cpu" else "cuda:0")
         self.batch = asked["batch"]
+        self._kernels = ExitStack()
+        self._kernels.enter_context(determinism.kernels(deterministic=recipe.deterministic, cudnn_benchmark=recipe.cudnn_benchmark))
         assembly = assembly_for(family)(family, recipe, family.input, Path.cwd())
         net = build.training_network(family, recipe, len(assembly.names), build.Start(None, {}, "random weights"))
         seat = Seat(0, 1, 1, self.device)
@@ -119,6 +123,7 @@ class Step:
 
     def close(self) -> None:
         self.training.close()
+        self._kernels.close()
 
 
 def copy_bandwidth(device: torch.device) -> float:

@@ -51,7 +51,7 @@ class Row:
     """One line of the table. batch: pictures on each GPU. cores: the only ones it may use; None: its GPUs' share of the machine.
 
     keys: arguments of our training beside those that every row has. step_of: the row whose step is the same, so that its own is not timed again.
-    script: of a peer, in theirs/.
+    script: of a peer, in theirs/. held: epochs of a peer on batches that lie on the device, or 0.
     limit: seconds after which the row is cut off. few: whether its set has at most FEW pictures. repeat: epochs of the set in an epoch of the row.
     """
 
@@ -68,6 +68,7 @@ class Row:
     repeat: int = 1
     step_of: str | None = None
     script: str | None = None
+    held: int = HELD_EPOCHS
     limit: float = 180.0
 
 
@@ -123,7 +124,7 @@ def theirs(row: Row, place: Place, left: float) -> Result | None:
     """Measure a peer by the row's script."""
     assert row.script is not None
     data, pictures = make_data(row, place)
-    held = HELD_EPOCHS if row.gpus == 1 else 0
+    held = row.held if row.gpus == 1 else 0
     project = _fresh(place.scratch / "runs" / row.name)
     asked = {
         "data": str(data), "device": "cpu" if place.device == "cpu" else ",".join(map(str, range(row.gpus))), "gpus": row.gpus, "held": held,
@@ -242,19 +243,24 @@ def result(ended: Ended, values: Values, limit: float, left: float) -> Result | 
 
 
 NO_AUX = {"aux_weight": 0.0}
-GRAPH = {"fused": True, "cuda_graph": True}
+GRAPH = {"cuda_graph": True}
+RAM = {**GRAPH, "cache": "ram"}
 
 ROWS = [
     Row("ours", ours),
     Row("ours-no-aux", ours, keys=NO_AUX),
-    Row("libreyolo", theirs, script="libreyolo_peer.py", limit=300),
+    Row("libreyolo", theirs, script="libreyolo_peer.py", held=0, limit=300),
     Row("ultralytics", theirs, script="ultralytics_peer.py", limit=240),
     Row("ours-graph", ours, keys=GRAPH),
     Row("ours-no-aux-graph", ours, keys={**NO_AUX, **GRAPH}),
+    Row("ours-ram", ours, keys=RAM, step_of="ours-graph"),
+    Row("ours-no-aux-ram", ours, keys={**NO_AUX, **RAM}, step_of="ours-no-aux-graph"),
     Row("ours-4-cores", ours, cores=4, step_of="ours"),
     Row("ours-no-aux-4-cores", ours, keys=NO_AUX, cores=4, step_of="ours-no-aux"),
-    Row("ours-fused", ours, keys={"fused": True}),
-    Row("ours-no-aux-fused", ours, keys={**NO_AUX, "fused": True}),
+    Row("ours-ram-4-cores", ours, keys=RAM, cores=4, step_of="ours-graph"),
+    Row("ours-no-aux-ram-4-cores", ours, keys={**NO_AUX, **RAM}, cores=4, step_of="ours-no-aux-graph"),
+    Row("ours-no-aux-apart", ours, keys={**NO_AUX, "fused": False}),
+    Row("ours-no-aux-search", ours, keys={**NO_AUX, **GRAPH, "cudnn_benchmark": True}),
     Row("ours-no-aux-compile", ours, keys={**NO_AUX, "compile": True}, limit=480),
     Row("yoloxs", ours, "yoloxs"),
     Row("rtdetrr18", ours, "rtdetrr18", batch=32),
