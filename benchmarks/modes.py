@@ -1,4 +1,4 @@
-"""Ways to run a network's step, side by side in one process: eager, fused, as a CUDA graph, compiled.
+"""Ways to run a network's step, side by side in one process: eager as it is, with norm and activation apart, as a CUDA graph, compiled.
 
     python benchmarks/modes.py --data FOLDER/data.yaml --model yolo9t yolo9s --batch 16 64 --out FOLDER
     python benchmarks/modes.py --data FOLDER --model resnet18 --batch 16 64 --out FOLDER
@@ -26,9 +26,8 @@ from libreyolo.engine.progress import Progress
 
 MODES: dict[str, dict[str, Any]] = {
     "eager": {},
-    "fused": {"fused": True},
+    "apart": {"fused": False},
     "graph": {"cuda_graph": True},
-    "fused graph": {"fused": True, "cuda_graph": True},
     "compile": {"compile": True},
 }
 

@@ -270,7 +270,31 @@ def equal(data: Path, out: Path, most: int) -> None:
     for step, (a, b) in enumerate(zip(*losses, strict=False), start=1):
         lines.append(f"| {step} | {a:.6f} | {b:.6f} | {abs(a - b) / abs(a):.1e} |")
     (out / "equal.md").write_text("\n".join(lines) + "\n")
+    draw(out)
     print((out / "equal.md").read_text(), flush=True)
+
+
+def draw(out: Path) -> None:
+    """Draw what the runs of `equal` recorded, one line each: OUT/equal.jpg."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for run in sorted(out.glob("equal-?gpu-seed?")):
+        gpus, seed = run.name[6], int(run.name[-1])
+        rows = list(csv.DictReader((run / "results.csv").open()))
+        style: dict[str, Any] = {"color": {"1": "tab:blue", "2": "tab:orange"}[gpus], "linestyle": ("-", "--", ":")[seed], "linewidth": 1.4}
+        style["label"] = f"{gpus} GPU{'s' if gpus == '2' else ''}, seed {seed}"
+        left.plot([int(r["epoch"]) for r in rows], [float(r["train/loss"]) for r in rows], **style)
+        judged = [r for r in rows if r["metrics/mAP50-95"]]
+        right.plot([int(r["epoch"]) for r in judged], [float(r["metrics/mAP50-95"]) for r in judged], marker="o", markersize=3, **style)
+    for axes, what in ((left, "training loss"), (right, "mAP50-95")):
+        axes.set_xlabel("epoch")
+        axes.set_ylabel(what)
+        axes.grid(alpha=0.3)
+    left.set_yscale("log")
+    right.legend(fontsize=8)
+    figure.savefig(out / "equal.jpg", dpi=110)
 
 
 def float32_losses(gpus: int, yaml: Path, out: Path) -> list[float]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ SPARE = 1.25  # of a piece, that a batch of a few pictures more still finds room
 
 _numbers = count()
 _shelf: Shelf | None = None  # of this loader process
-_rooms: dict[int, Shelves] = {}  # of this training process
+_rooms: WeakValueDictionary[int, Shelves] = WeakValueDictionary()  # of this training process
 
 
 class Shelves:
