@@ -70,7 +70,8 @@ class CudaSyncBatchNorm(nn.SyncBatchNorm):
     It does not where a CUDA graph is being captured, and asks for that with a function of its own module.
     """
 
-    @torch.compiler.disable
+    COMPILES = False  # see engine.compilation
+
     def forward(self, input: Tensor) -> Tensor:
         asked = torch.cuda.is_current_stream_capturing
         torch.cuda.is_current_stream_capturing = _yes

@@ -18,8 +18,8 @@ MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagrap
 def compiled(net: nn.Module, wish: bool | str) -> Iterator[None]:
     """Compile `net` in place for the block, where wished: its parameters, names and type stay, and nobody who holds it needs to know.
 
-    wish: false; true for torch's default mode; or a mode of MODES. Code that torch can't compile runs eagerly. The log says at the end how much
-    was compiled, once.
+    wish: false; true for torch's default mode; or a mode of MODES. Code that torch can't compile runs eagerly, and so do layers whose class says
+    `COMPILES = False`. The log says at the end how much was compiled, once.
     """
     if wish is False:
         yield
@@ -30,10 +30,16 @@ def compiled(net: nn.Module, wish: bool | str) -> Iterator[None]:
     suppressed, before = dynamo.config.suppress_errors, _counts(dynamo)
     dynamo.config.suppress_errors = True
     log.info("compile=%s: the network is compiled when it is first run; what does not compile stays eager.", str(wish).lower())
+    # Here and not where those layers are defined: that would import the compiler in every process, for seconds.
+    eager = [layer for layer in net.modules() if not getattr(layer, "COMPILES", True)]
+    for layer in eager:
+        layer.forward = dynamo.disable(layer.forward)
     try:
         net.compile(mode=mode)
         yield
     finally:
+        for layer in eager:
+            del layer.forward
         net._compiled_call_impl = None  # how `nn.Module.compile` is undone
         dynamo.config.suppress_errors = suppressed
         graphs, breaks = (now - then for now, then in zip(_counts(dynamo), before, strict=True))

@@ -23,12 +23,12 @@ class KernelBatchNorm(SyncBatchNorm):
     """
 
     over_ranks = True
+    COMPILES = False  # see engine.compilation
 
     def __init__(self, *arguments: Any, scratch: Scratch, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.scratch = scratch
 
-    @torch.compiler.disable
     def forward(self, input: Tensor) -> Tensor:
         ranks = self.ranks()
         if ranks.size == 1 or not self._usual(input):

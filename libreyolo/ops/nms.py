@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torchvision
 from torch import Tensor
 
 MAX_CANDIDATES = 30_000  # NMS compares pairs: beyond this the time is felt and the low scores never matter
@@ -75,6 +74,8 @@ def class_wise_nms(candidates: Candidates, *, iou: float, max_det: int) -> Candi
 
     In float64, because torchvision tells classes apart by shifting their boxes: in float32 the shift costs up to 0.01 px.
     """
+    import torchvision  # seconds to import, and training begins without it
+
     boxes, scores, labels = candidates
     kept = torchvision.ops.batched_nms(boxes.double(), scores.double(), labels, iou)
     kept = kept.sort().values[:max_det]  # the candidates come best first, so their order is the order of scores, ties included

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -52,3 +54,40 @@ def test_without_the_wish_nothing_happens(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.INFO), compiled(net, False):
         assert net._compiled_call_impl is None
     assert caplog.messages == []
+
+
+class Eager(nn.Linear):
+    """A layer that is not for the compiler, and sees whether it was traced."""
+
+    COMPILES = False
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        self.traced = torch.compiler.is_compiling()
+        return super().forward(input)
+
+
+class Between(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(3, 3), Eager(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(self.middle(self.first(x)))
+        return found
+
+
+@pytest.mark.slow
+def test_layers_that_are_not_for_the_compiler_run_eagerly_between_two_graphs(without_code_generation: None, caplog: pytest.LogCaptureFixture) -> None:
+    torch.manual_seed(0)
+    net, x = Between(), torch.rand(5, 3)
+    expected = net(x)
+    with caplog.at_level(logging.INFO), compiled(net, True):
+        assert torch.allclose(net(x), expected) and net.middle.traced is False
+    assert caplog.messages[-1] == "compile: 2 graph(s) of the network were compiled, with 1 break(s) between them."
+    assert "forward" not in vars(net.middle)
+
+
+def test_nobody_imports_the_compiler_who_does_not_compile() -> None:
+    # It takes every process one to two seconds.
+    code = "import sys, train, libreyolo, libreyolo.door; assert not {'torch._dynamo', 'torchvision'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
