@@ -55,13 +55,16 @@ def test_torchrun_gets_one_directory_and_its_restart_goes_on_there(tmp_path):
     assert said == [f"torchrun-gloo-rank{rank}-life{life}" for rank in range(2) for life in range(2)]
 
 
-# Each rank waits for the word that ends it, and says what it heard; rank 0 ends the agent with a signal that this does not pass on.
+# Each rank waits for the word that ends it, and says what it heard; rank 0 ends the agent with a signal that this does not pass on, once both ranks have
+# met: the agent holds the store at which they meet, and without it a rank that is still on its way there ends with an error before it hears anything.
 ORPHANS = """
 import os, signal, threading
 from pathlib import Path
+from torch import distributed as dist
 from launch import detect, process_group, told_of_signals
 env = detect(os.environ)
 with told_of_signals(lambda number: (Path(f"rank{env.rank}-heard-{number}").touch(), os._exit(0))), process_group(env, device="cpu"):
+    dist.barrier()
     if env.rank == 0:
         os.kill(os.getppid(), signal.SIGUSR1)
     for _ in range(600):
