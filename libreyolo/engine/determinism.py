@@ -29,6 +29,7 @@ def kernels(*, deterministic: bool = False, cudnn_benchmark: bool = False) -> It
         log.info("deterministic=true: repeatable kernels where torch has them; expect slower steps.")
     if cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
+        log.info("cudnn_benchmark=true: cuDNN tries its algorithms at every new input size; two runs may differ by rounding.")
     try:
         yield
     finally:

@@ -196,6 +196,7 @@ def test_where_ranks_can_meet_every_norm_of_theirs_does_so_in_one_place(asked: l
     ("options", "layers", "able"),
     [
         ({"fused": None, "over_ranks": True, "compiled": True}, ["SyncBatchNorm", "SyncBatchNorm"], [False]),
+        ({"fused": False, "over_ranks": True, "compiled": True}, ["SyncBatchNorm", "SyncBatchNorm"], [False]),
         ({"fused": False, "over_ranks": True, "compiled": False}, ["SyncBatchNorm", "SyncBatchNorm"], [False]),
         ({"fused": False, "over_ranks": False, "compiled": False}, ["BatchNorm2d", "BatchNorm2d"], []),
         ({"fused": None, "over_ranks": False, "compiled": True}, ["BatchNorm2d", "BatchNorm2d"], []),
