@@ -1,13 +1,14 @@
 """Writes a run's checkpoints: last.pt after every epoch and where a run ends inside one, best.pt, epoch_N.pt, and the average of the best.
 
-The files of an epoch are written while the next one trains: a disk may need seconds for what a GPU trains in less. What is written is a copy made
-at the epoch's end, at most one epoch is under way, and `finish` waits for it.
+The files of an epoch are written while the next one trains: a disk may need seconds for what a GPU trains in less. What is written is a copy begun
+at the epoch's end, before anything moves; at most one epoch is under way, and `finish` waits for it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from libreyolo.engine import checkpoint
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.ema import EMA
 from libreyolo.engine.progress import Progress
-from libreyolo.engine.refusal import not_finite
+from libreyolo.engine.refusal import not_finite_tensor
 from libreyolo.engine.reports import EpochSummary
+from libreyolo.engine.snapshot import Snapshots
 from libreyolo.engine.writer_thread import WriterThread
 from libreyolo.errors import UserError
 from libreyolo.interfaces.events import CheckpointSaved
@@ -54,6 +56,7 @@ class Saver:
         self.tell: Callable[[str, Any], None] = lambda name, event: None
         self.at_once: Callable[[], bool] = lambda: False
         self._thread = WriterThread()
+        self._snapshots = Snapshots()
         self._untold: list[CheckpointSaved] = []
         self.best_files: list[tuple[float, Path]] = []
 
@@ -63,12 +66,16 @@ class Saver:
     def __call__(self, summary: EpochSummary) -> None:
         self.finish()
         number = summary.epoch + 1
-        content = self.content(summary.epoch, float(summary.loss or 0.0))
+        complete = self.content(summary.epoch, float(summary.loss or 0.0))
+        content: dict[str, Any] = {}
         # best.pt first: a run killed between the two goes on from the older last.pt and makes the same best.pt again.
         names = ["best.pt"] if summary.is_best or self.progress.best_value is None else []
         names += ["last.pt", *([f"epoch_{number}.pt"] if self.save_period and number % self.save_period == 0 else [])]
-        work: list[Callable[[], object]] = [self._keep_for_average(summary, number)] if self.average_best and summary.validation else []
-        work += [partial(checkpoint.write, content, self.folder / name) for name in names]
+        work: list[Callable[[], object]] = [lambda: content.update(complete())]
+        work += [self._keep_for_average(summary, number, content)] if self.average_best and summary.validation else []
+        # Made into bytes once: beside the training that takes the interpreter from it, a copy of a file does not.
+        work += [partial(checkpoint.write, content, self.folder / names[0])]
+        work += [partial(checkpoint.write_copy, self.folder / names[0], self.folder / name) for name in names[1:]]
         self._untold = [CheckpointSaved(self.folder / name, number, name == "best.pt") for name in names]
         self._thread.start(work)
         if self.at_once():
@@ -98,27 +105,49 @@ class Saver:
         self.finish()
         epoch = self.progress.epoch
         path = self.folder / "last.pt"
-        checkpoint.write(self.content(epoch - 1, 0.0) | {"ranks": ranks}, path)
+        checkpoint.write(self.content(epoch - 1, 0.0)() | {"ranks": ranks}, path)
         self.tell("on_checkpoint", CheckpointSaved(path, epoch, False))
         return path
 
-    def content(self, epoch: int, loss: float) -> dict[str, Any]:
-        """Return the whole training checkpoint after a zero-based epoch (-1: before the first one's end).
+    def content(self, epoch: int, loss: float) -> Callable[[], dict[str, Any]]:
+        """Take what training has come to after a zero-based epoch (-1: before the first one's end); return what makes the whole checkpoint of it.
 
-        Raises UserError where weights or average are not finite: such a file must not take the place of one that is.
+        That waits for the device, and may be called in another thread. Call it before the next `content`. Raises UserError where weights or average
+        are not finite: such a file must not take the place of one that is.
         """
-        for what, net in (("weights", self.bare), ("average of the weights", self.ema.average if self.ema else None)):
-            broken = not_finite(net) if net is not None else None
+        states = {"weights": self.bare.state_dict(), **({"average of the weights": self.ema.average.state_dict()} if self.ema else {})}
+        for what, state in states.items():
+            broken = not_finite_tensor(state)
             if broken:
                 raise UserError(f"The {what} hold infinite numbers (tensor {broken}), so {self.folder} keeps the checkpoints that it has.")
-        live = checkpoint.cpu_state(self.bare.state_dict())
-        average = checkpoint.cpu_state(self.ema.average.state_dict()) if self.ema else None
+        held: list[Tensor] = []
+
+        def hold(tensor: Tensor) -> _Held:
+            held.append(tensor)
+            return _Held(len(held) - 1)
+
+        parts = _mapped([*states.values(), self.optimizer.state_dict()], Tensor, hold)
+        given = self._snapshots.take(held)
+        facts, updates = self._facts(epoch, loss), self.ema.updates if self.ema else None
+        scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None
+
+        def complete() -> dict[str, Any]:
+            copies = given()
+            *networks, optimizer = _mapped(parts, _Held, lambda place: copies[place.number])
+            live, *average = [checkpoint.contiguous(state) for state in networks]
+            content = checkpoint.weights_dict(average[0] if average else live, self.meta, copied=True)  # in the file once, under both names
+            content |= {"is_ema_weights": bool(average), "optimizer": optimizer, **facts}
+            if average:
+                content |= {"train_model": live, "ema": average[0], "ema_updates": updates}
+            return content if scaler is None else content | {"scaler": scaler}
+
+        return complete
+
+    def _facts(self, epoch: int, loss: float) -> dict[str, Any]:
+        """Return what a checkpoint says beside tensors."""
         best = self.progress.best_value
         is_map = self.best_metric == "metrics/mAP50-95"
-        content = checkpoint.weights_dict(average or live, self.meta, copied=True)  # in the file once, under both names
-        content |= {
-            "is_ema_weights": self.ema is not None,
-            "optimizer": _plain(self.optimizer.state_dict()),
+        return {
             "epoch": epoch,
             "config": self.config,
             "loss": loss,
@@ -131,16 +160,11 @@ class Saver:
             "best_epoch": self.progress.best_epoch,
             "progress": self.progress.as_dict(),
         }
-        if self.ema and average is not None:
-            content |= {"train_model": live, "ema": average, "ema_updates": self.ema.updates}
-        if self.scaler.is_enabled():
-            content["scaler"] = self.scaler.state_dict()
-        return content
 
-    def _keep_for_average(self, summary: EpochSummary, number: int) -> Callable[[], None]:
+    def _keep_for_average(self, summary: EpochSummary, number: int, content: dict[str, Any]) -> Callable[[], None]:
         """Decide whether this epoch is one of the best `average_best`; return what writes it and removes the worst of one too many.
 
-        A metric that is NaN is never kept.
+        content: the epoch's checkpoint, filled when that is called. A metric that is NaN is never kept.
         """
         assert summary.validation is not None
         value = summary.validation.metrics[self.best_metric]
@@ -148,11 +172,9 @@ class Saver:
         extras = self._choose([*self.best_files, (value, path)]) if value == value else [path]
         if path in extras:
             return partial(_remove, [extra for extra in extras if extra != path])
-        judged = self.ema.average if self.ema else self.bare
-        content = checkpoint.weights_dict(judged.state_dict(), self.meta) | {CANDIDATE_VALUE: value}
 
         def keep() -> None:
-            checkpoint.write(content, path)
+            checkpoint.write(checkpoint.weights_dict(content["model"], self.meta, copied=True) | {CANDIDATE_VALUE: value}, path)
             _remove(extras)
 
         return keep
@@ -200,12 +222,19 @@ def _mean_state(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """Return an optimiser's state with tensors on the CPU and tuples as lists, so that it loads without running code anywhere."""
-    if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+@dataclass(frozen=True)
+class _Held:
+    """Stands for a tensor, until its copy is there."""
+
+    number: int
+
+
+def _mapped(value: Any, kind: type[Any], function: Callable[[Any], Any]) -> Any:
+    """Return a nest of dicts and lists with every `kind` in it replaced; tuples become lists, so that it loads without running code anywhere."""
+    if isinstance(value, kind):
+        return function(value)
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: _mapped(v, kind, function) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_mapped(v, kind, function) for v in value]
     return value

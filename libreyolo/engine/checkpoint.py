@@ -9,11 +9,12 @@ import contextlib
 import logging
 import os
 import re
+import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ LAYOUT_VERSION = "1.6.0"
 REQUIRED = ("model", "schema_version", "libreyolo_version", "model_family", "size", "task", "nc", "names", "imgsz")
 MAX_CLASSES = 100_000
 TEMPORARY_SUFFIX = ".tmp"
+COPIED_AT_ONCE = 16 * 2**20
 # A zip archive (torch.save since 1.6) or a pickle (before).
 BEGINNINGS = (b"PK\x03\x04", b"\x80")
 
@@ -47,7 +49,7 @@ class WeightsMeta:
 def weights_dict(state: Mapping[str, Tensor], meta: WeightsMeta, *, copied: bool = False) -> dict[str, Any]:
     """Return the content of a weights file; tensors on the CPU, in their own types.
 
-    copied: `state` is what `cpu_state` gave, and is taken as it is.
+    copied: `state` is of the kind that `cpu_state` gives, and is taken as it is.
     The layout wants a class at least: where the task has none it says one, called "image".
     """
     names = dict(meta.names) or {0: "image"}
@@ -70,7 +72,12 @@ def weights_dict(state: Mapping[str, Tensor], meta: WeightsMeta, *, copied: bool
 
 def cpu_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors detached, on the CPU, contiguous and not sharing storage with the live network."""
-    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in state.items()}
+    return contiguous({name: t.detach().to("cpu", copy=True) for name, t in state.items()})
+
+
+def contiguous(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors in the layout of a file: one that is so already is the same tensor."""
+    return {name: t.contiguous() for name, t in state.items()}
 
 
 def write(content: Any, path: Path) -> None:
@@ -78,6 +85,19 @@ def write(content: Any, path: Path) -> None:
 
     Raises UserError when the disk is full or the folder cannot be written; the old file is untouched then and no temporary file stays.
     """
+    with _replacing(path) as stream:
+        torch.save(content, stream)
+
+
+def write_copy(source: Path, path: Path) -> None:
+    """Make `path` a copy of the file `source`, as safely as `write` does, with the same errors."""
+    with _replacing(path) as stream, source.open("rb") as original:
+        shutil.copyfileobj(original, stream, COPIED_AT_ONCE)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Yield what to write the new `path` to; it takes the place of the old one when the block ends well."""
     if not path.name:
         raise UserError(f"{str(path)!r} names no file to write to; give one like mine.pt.")
     # Not mkstemp: its files are readable by their owner alone, whatever the umask says.
@@ -85,7 +105,7 @@ def write(content: Any, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as stream:
-            torch.save(content, stream)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

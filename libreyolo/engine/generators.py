@@ -17,7 +17,12 @@ def seed_process(seed: int) -> None:
     """Seed every generator of this process; `seed` is in [0, 2**63)."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    if not torch.cuda.is_initialized():
+        torch.manual_seed(seed)
+        return
+    # As torch does it, but for what it notes (with a traceback) for each kind of device that this process does not use: at every step.
+    for generator in (torch.default_generator, *torch.cuda.default_generators):
+        generator.manual_seed(seed)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -44,19 +44,49 @@ def explain(own: Sequence[tuple[str, Tensor, Tensor]], pictures: Sequence[Callab
     return Refusal(False, f"the gradient is not finite, though every term of the loss is ({said})")
 
 
+# What `torch._foreach_norm` takes; weights files of others may hold more kinds.
+_NORMED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
 @torch.no_grad()
 def not_finite(net: nn.Module) -> str | None:
     """Return the name of a tensor of the network that holds an infinity or NaN, None where there is none. The device is waited for once."""
-    return not_finite_tensor(net.state_dict())
+    # A state dict takes several times as long as its tensors, so it is made for the name alone.
+    return not_finite_tensor(net.state_dict()) if any(_suspects([t for t in _saved_tensors(net) if _may_hold_infinity(t)])) else None
 
 
+@torch.no_grad()
 def not_finite_tensor(state: Mapping[str, Tensor]) -> str | None:
     """Return the name of a tensor that holds an infinity or NaN, None where there is none. The device is waited for once."""
-    floating = {name: t for name, t in state.items() if t.is_floating_point() and t.numel()}
-    if not floating:
-        return None
-    finite = torch.stack([torch.isfinite(t).all() for t in floating.values()]).tolist()
-    return next((name for name, fine in zip(floating, finite, strict=True) if not fine), None)
+    floating = {name: t for name, t in state.items() if _may_hold_infinity(t)}
+    doubted = [name for name, suspect in zip(floating, _suspects(list(floating.values())), strict=True) if suspect]
+    return next((name for name in doubted if not bool(torch.isfinite(floating[name]).all())), None)
+
+
+def _may_hold_infinity(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.numel() > 0
+
+
+def _saved_tensors(net: nn.Module) -> Iterator[Tensor]:
+    """Yield what a state dict of the network holds."""
+    for module in net.modules():
+        yield from (p for p in module._parameters.values() if p is not None)
+        yield from (b for name, b in module._buffers.items() if b is not None and name not in module._non_persistent_buffers_set)
+
+
+def _suspects(tensors: Sequence[Tensor]) -> list[bool]:
+    """Return of which tensors the norm is not finite: of those that hold an infinity or NaN, and of those whose squares have no finite sum.
+
+    The norms of a thousand tensors are a few kernels; asking each tensor for its elements are six thousand, while the device does nothing else.
+    """
+    found = [True] * len(tensors)
+    kinds = dict.fromkeys((t.device, t.dtype) for t in tensors if t.dtype in _NORMED)
+    for device, dtype in kinds:
+        places = [place for place, t in enumerate(tensors) if t.device == device and t.dtype == dtype]
+        norms = torch._foreach_norm([tensors[place] for place in places])
+        for place, fine in zip(places, torch.isfinite(torch.stack(norms)).tolist(), strict=True):
+            found[place] = not fine
+    return found
 
 
 def _terms(terms: dict[str, float]) -> str:

@@ -1,0 +1,84 @@
+"""Copies of many tensors as they are now, on their way to the host while the device goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+CHUNK_BYTES = 64 * 2**20  # what is packed at once: as much of the device's memory is needed for a moment
+
+Memory = Callable[[int, int], Tensor]  # number of a chunk and its bytes -> so many bytes of the host
+
+
+class Snapshots:
+    """Takes copies of tensors. Those of a GPU travel through pinned memory, which is kept for the next time.
+
+    Copied one by one, a network's thousand tensors would make the host wait a thousand times while the device does nothing; packed, they are a few
+    copies at the device's own speed, for which nobody waits.
+    """
+
+    def __init__(self) -> None:
+        self._pinned: list[Tensor] = []
+
+    @torch.no_grad()
+    def take(self, tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+        """Copy the tensors as they are at this place of the device's queue; return what gives the copies, in their order.
+
+        That may be called in another thread and waits for the device. It must have been called before the next `take`. The copies are on the CPU,
+        each in memory of its own; dense ones have the strides of their originals.
+        """
+        on_gpu = [place for place, tensor in enumerate(tensors) if tensor.device.type == "cuda"]
+        copies = {place: tensor.detach().to("cpu", copy=True) for place, tensor in enumerate(tensors) if tensor.device.type != "cuda"}
+        if not on_gpu:
+            return lambda: list(copies.values())
+        packed = dict(zip(on_gpu, pack([tensors[place] for place in on_gpu], self._memory), strict=True))
+        arrived = torch.cuda.Event()
+        arrived.record(torch.cuda.current_stream(tensors[on_gpu[0]].device))
+
+        def given() -> list[Tensor]:
+            arrived.synchronize()
+            return [copies[place] if place in copies else packed[place].clone() for place in range(len(tensors))]
+
+        return given
+
+    def _memory(self, number: int, size: int) -> Tensor:
+        while len(self._pinned) <= number:
+            self._pinned.append(torch.empty(0, dtype=torch.uint8))
+        if self._pinned[number].numel() < size:
+            self._pinned[number] = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        return self._pinned[number][:size]
+
+
+def pack(tensors: Sequence[Tensor], memory: Memory) -> list[Tensor]:
+    """Begin to copy tensors of one device into `memory`, chunk by chunk; return their views there, in their order."""
+    views: dict[int, Tensor] = {}
+    for number, places in enumerate(_chunks(tensors)):
+        # A tensor whose elements fill its memory in any order (channels_last, say) is packed in that order: no kernel has to turn it around.
+        chunk = [tensors[place] if _is_dense(tensors[place]) else tensors[place].contiguous() for place in places]
+        flat = torch.cat([tensor.as_strided((tensor.numel(),), (1,)) for tensor in chunk])
+        host = memory(number, flat.numel() * flat.element_size()).view(flat.dtype)
+        host.copy_(flat, non_blocking=True)
+        for place, tensor, part in zip(places, chunk, host.split([tensor.numel() for tensor in chunk]), strict=True):
+            views[place] = part.as_strided(tensor.shape, tensor.stride())
+    return [views[place] for place in range(len(tensors))]
+
+
+def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[int]]:
+    """Yield places of tensors of one type that have CHUNK_BYTES at most together, or of a single one that is larger."""
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        places: list[int] = []
+        size = 0
+        for place in (place for place, tensor in enumerate(tensors) if tensor.dtype == dtype):
+            bytes_here = tensors[place].numel() * tensors[place].element_size()
+            if places and size + bytes_here > CHUNK_BYTES:
+                yield places
+                places, size = [], 0
+            places.append(place)
+            size += bytes_here
+        yield places
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() or (tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last))
