@@ -14,19 +14,19 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader
 
 from libreyolo.data.loader_room import check_open_files, lost_workers_told, shared_memory_advice
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.data.shelves import OnShelf, Shelves, handed_over, open_shelf
+from libreyolo.data.side_stream import Early, Prepared, prepare_beside
 from libreyolo.data.socket_folder import keep_socket_paths_short
 from libreyolo.data.worker_signals import held_while_workers_start, serve_on
 from libreyolo.errors import UserError, counted
@@ -107,6 +107,7 @@ class Loader(Generic[B]):
         self._plan = _EpochPlan(sampler)
         self._data_loader: DataLoader[Any] | None = None
         self._iterator: Iterator[Any] | None = None
+        self._early: Early[B] | None = None
         self._next_place = (0, 0)  # epoch and step of what the iterator gives next
         self._pass = 0
         self._waiting_seconds = 0.0
@@ -152,14 +153,13 @@ class Loader(Generic[B]):
         """Yield the batches of a zero-based epoch from `start_step` on; each is the same wherever one starts.
 
         until: the caller goes on with the epochs after this one, in their order, up to that one (exclusive): persistent workers then read the
-        beginning of the next while this one's end is trained, judged and saved. May be left early. Raises UserError naming the picture that can't
-        be read.
+        beginning of the next while this one's end is trained, judged and saved, and a GPU prepares its first batch. May be left early. Raises
+        UserError naming the picture that can't be read.
         """
-        hosts = self._host_batches(epoch, start_step, until or 0)
         if self.device.type == "cuda":
-            yield from self._ahead_on_side_stream(hosts)
+            yield from self._ahead_on_side_stream(epoch, start_step, until or 0)
         else:
-            for host in hosts:
+            for host in self._host_batches(epoch, start_step, until or 0):
                 with record_function(PREPARE):
                     batch = self._prepare(host, self.device)
                 yield batch
@@ -167,7 +167,7 @@ class Loader(Generic[B]):
     def close(self) -> None:
         """End the worker processes; the loader can be used again and then starts new ones."""
         self._pass += 1
-        self._iterator = None
+        self._iterator, self._early = None, None
         self._data_loader = None
         if self._shelves:
             self._shelves.close()
@@ -226,32 +226,42 @@ class Loader(Generic[B]):
                 log.warning("%s", advice)
         return host
 
-    def _ahead_on_side_stream(self, hosts: Iterator[Any]) -> Iterator[B]:
-        side = _side_stream(self.device)
+    def _ahead_on_side_stream(self, epoch: int, start_step: int, until: int) -> Iterator[B]:
+        early, self._early = self._early, None
+        known = early.given() if early is not None and early.place == (epoch, start_step) else None
+        hosts = self._host_batches(epoch, start_step if known is None else start_step + 1, until)
 
-        def launch() -> tuple[B, torch.cuda.Event] | None:
+        def launch() -> Prepared[B] | None:
             host = next(hosts, None)
             if host is None:
+                self._look_ahead(epoch + 1)
                 return None
-            with torch.cuda.device(self.device), torch.cuda.stream(side):
-                with record_function(PREPARE):
-                    batch = self._prepare(host, self.device)
-                ready = torch.cuda.Event()
-                ready.record(side)
-            return batch, ready
+            return prepare_beside(self._prepare, host, self.device)
 
+        ahead = known or launch()
+        if ahead is None:
+            return
+        # The first step has a device to itself that does nothing: its batch is given at once. Later, the next batch's copy and preparation are queued
+        # before the step that takes this one, and run beside it.
+        yield ahead.taken(self.device)
         ahead = launch()
         while ahead is not None:
-            batch, ready = ahead
-            # The next batch's copy and preparation are queued before the step that takes this one, and run beside it.
-            ahead = launch()
-            current = torch.cuda.current_stream(self.device)
-            current.wait_event(ready)
-            for field in fields(batch):
-                value = getattr(batch, field.name)
-                if isinstance(value, Tensor) and value.is_cuda:
-                    value.record_stream(current)  # its memory belongs to the side stream, which must not reuse it before the step is done
+            batch, ahead = ahead.taken(self.device), launch()
             yield batch
+
+    def _look_ahead(self, epoch: int) -> None:
+        """Prepare the first batch of the epoch that comes next, beside the last step of this one, where the workers have been told to read it.
+
+        What stands in the way of that batch is none of this epoch's business: it is kept, and raised when the batch is asked for.
+        """
+        if self._iterator is None or self._next_place != (epoch, 0) or epoch >= self._plan.until:
+            return
+        try:
+            found: Prepared[B] | Exception = prepare_beside(self._prepare, self._next(), self.device)
+            self._next_place = (epoch, 1)
+        except Exception as error:
+            found = error
+        self._early = Early((epoch, 0), found)
 
     def _start(self) -> DataLoader[Any]:
         if self._workers:
@@ -270,15 +280,6 @@ class Loader(Generic[B]):
             # Its own generator: the seed that a DataLoader draws for its workers must not come out of the user's global one.
             generator=torch.Generator().manual_seed(self._seed),
         )
-
-
-@cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which all loaders of a device prepare: memory that a stream has used is used again by this stream alone.
-
-    With one for every epoch, each would keep a batch's memory for itself.
-    """
-    return torch.cuda.Stream(device)
 
 
 class _EpochPlan:

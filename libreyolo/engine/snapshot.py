@@ -57,7 +57,8 @@ def pack(tensors: Sequence[Tensor], memory: Memory) -> list[Tensor]:
     for number, places in enumerate(_chunks(tensors)):
         # A tensor whose elements fill its memory in any order (channels_last, say) is packed in that order: no kernel has to turn it around.
         chunk = [tensors[place] if _is_dense(tensors[place]) else tensors[place].contiguous() for place in places]
-        flat = torch.cat([tensor.as_strided((tensor.numel(),), (1,)) for tensor in chunk])
+        rows = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in chunk]
+        flat = torch.cat(rows) if len(rows) > 1 else rows[0]
         host = memory(number, flat.numel() * flat.element_size()).view(flat.dtype)
         host.copy_(flat, non_blocking=True)
         for place, tensor, part in zip(places, chunk, host.split([tensor.numel() for tensor in chunk]), strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from libreyolo.data import loader as module
+from libreyolo.data import side_stream
 from libreyolo.data.augment.settings import AugmentSettings
 from libreyolo.data.detection_loader import ROWS, eval_loader, train_loader
 from libreyolo.data.loader import Loader, _end_with_lost_batch, resolve_workers
@@ -342,57 +342,120 @@ def test_workers_are_capped_by_the_cpus_of_the_host_over_its_ranks():
         resolve_workers(-1, 1, 4)
 
 
-def test_all_loaders_of_a_gpu_prepare_on_one_side_stream_and_pin_for_that_gpu(monkeypatch):
-    # Memory that a stream has used is used again by that stream alone: a stream of each epoch's own would keep a batch's memory for each.
-    made, entered, current = [], [], []
+@dataclass
+class FakeGPU:
+    """What torch was told of streams. made: devices that got one; current: devices and streams inside whose blocks we are."""
+
+    made: list[str]
+    current: list[str]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    fake = FakeGPU([], [])
 
     @contextmanager
-    def on(what, note):
-        note.append(str(what))
-        current.append(str(what))
+    def on(what):
+        fake.current.append(str(what))
         yield
-        current.pop()
+        fake.current.pop()
 
     class Stream:
         def __init__(self, device):
-            made.append(str(device))
+            fake.made.append(str(device))
 
         def __str__(self):
-            return f"side {len(made)}"
+            return f"side {len(fake.made)}"
 
         def wait_event(self, event): ...
 
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "Event", lambda: SimpleNamespace(record=lambda stream: None))
-    monkeypatch.setattr(torch.cuda, "device", lambda device: on(device, entered))
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: on(stream, []))
+    monkeypatch.setattr(torch.cuda, "device", on)
+    monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(wait_event=lambda event: None))
-    module._side_stream.cache_clear()
+    side_stream._side_stream.cache_clear()
+    yield fake
+    side_stream._side_stream.cache_clear()
 
+
+def test_all_loaders_of_a_gpu_prepare_on_one_side_stream_and_pin_for_that_gpu(monkeypatch, gpu):
+    # Memory that a stream has used is used again by that stream alone: a stream of each epoch's own would keep a batch's memory for each.
     class Pinning:
         """A DataLoader as far as a pass over it goes."""
 
         def __iter__(self):
-            assert current == ["cuda:1"]  # whose context its pinning thread will open
+            assert gpu.current == ["cuda:1"]  # whose context its pinning thread will open
             return iter([1, 2])
 
     seen = []
-    try:
-        for _ in range(2):
-            loader = loader_of(device="cuda:1")
-            loader._prepare = lambda host, device: seen.append((host, list(current))) or SimpleBatch(host)
-            monkeypatch.setattr(loader, "_start", Pinning)
-            for epoch in (0, 1):
-                assert [batch.value for batch in loader.epoch(epoch)] == [1, 2]
-    finally:
-        module._side_stream.cache_clear()
-    assert made == ["cuda:1"]
+    for _ in range(2):
+        loader = loader_of(device="cuda:1")
+        loader._prepare = lambda host, device: seen.append((host, list(gpu.current))) or SimpleBatch(host)
+        monkeypatch.setattr(loader, "_start", Pinning)
+        for epoch in (0, 1):
+            assert [batch.value for batch in loader.epoch(epoch)] == [1, 2]
+    assert gpu.made == ["cuda:1"]
     assert seen == [(host, ["cuda:1", "side 1"]) for _ in range(4) for host in (1, 2)]
+
+
+def planned(monkeypatch, pictures=10, broken=None):
+    """A loader of fours on a fake GPU, whose batches are (epoch, step) as its workers are told to read them; and a list of those it has prepared."""
+    loader, prepared = loader_of(noisy_pictures(pictures), device="cuda:0", workers=2), []
+
+    def prepare(items, device):
+        place = (items[0].epoch, items[0].place // 4)
+        if place == broken:
+            raise UserError("unreadable")
+        prepared.append(place)
+        return SimpleBatch(place)
+
+    loader._prepare = prepare
+    monkeypatch.setattr(loader, "_start", lambda: loader._plan)
+    return loader, prepared
+
+
+@pytest.mark.parametrize("pictures", [3, 4, 10])
+def test_the_first_batch_of_an_epoch_is_prepared_beside_the_last_step_of_the_one_before(monkeypatch, gpu, pictures):
+    loader, prepared = planned(monkeypatch, pictures)
+    seen = begun(loader, monkeypatch)
+    steps = loader.steps(0)
+    for epoch in range(3):
+        given = []
+        for batch in loader.epoch(epoch, until=3):
+            given.append(batch.value)
+        assert given == [(epoch, step) for step in range(steps)]
+        assert prepared[-1] == ((epoch + 1, 0) if epoch < 2 else (2, steps - 1))
+    assert len(prepared) == 3 * steps  # each once
+    assert seen == [(0, 0)]
+
+
+def test_the_first_step_of_an_epoch_does_not_wait_for_the_second_batch(monkeypatch, gpu):
+    loader, prepared = planned(monkeypatch)
+    for batch in loader.epoch(0, until=2):
+        assert prepared[-1] == {(0, 0): (0, 0), (0, 1): (0, 2), (0, 2): (1, 0)}[batch.value]
+    assert next(loader.epoch(1, until=2)).value == prepared[-1] == (1, 0)
+
+
+def test_a_batch_prepared_early_is_dropped_where_another_is_wanted(monkeypatch, gpu):
+    loader, _ = planned(monkeypatch)
+    list(loader.epoch(0, until=3))
+    assert [batch.value for batch in loader.epoch(1, start_step=1, until=3)] == [(1, 1), (1, 2)]
+    assert [batch.value for batch in loader.epoch(0, until=3)] == [(0, 0), (0, 1), (0, 2)]
+    loader.close()
+    assert [batch.value for batch in loader.epoch(1, until=3)] == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_a_picture_that_cannot_be_read_does_not_end_the_epoch_before_its_own(monkeypatch, gpu):
+    loader, _ = planned(monkeypatch, broken=(1, 0))
+    assert len(list(loader.epoch(0, until=2))) == 3
+    with pytest.raises(UserError, match="unreadable"):
+        next(loader.epoch(1, until=2))
 
 
 @dataclass
 class SimpleBatch:
-    value: int
+    value: object
 
 
 @pytest.mark.gpu
