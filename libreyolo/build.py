@@ -34,6 +34,7 @@ from libreyolo.engine.trainer import Plan, Trainer
 from libreyolo.engine.weight_casts import cast_together
 from libreyolo.errors import UserError
 from libreyolo.interfaces.family import Family
+from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import Recipe
 from libreyolo.weights import refuse_infinite, transfer
 
@@ -78,6 +79,22 @@ def amp_dtype(recipe: Recipe, device: torch.device) -> torch.dtype | None:
 def accumulation(recipe: Recipe) -> int:
     """Return the micro-batches of an optimiser step: round(nbs / batch), at least 1."""
     return max(round(recipe.nbs / recipe.batch), 1) if recipe.nbs else 1
+
+
+def plan(recipe: Recipe) -> Plan:
+    """Return how long to train and how often to look."""
+    return Plan(
+        epochs=recipe.epochs,
+        accumulate=accumulation(recipe),
+        seed=recipe.seed,
+        eval_interval=recipe.eval_interval if recipe.val else 0,
+        patience=recipe.patience,
+        log_interval=recipe.log_interval,
+        val_loss=recipe.val_loss,
+        max_steps=recipe.max_steps,
+        stop_after_epoch=recipe.stop_after_epoch,
+        nonfinite=recipe.nonfinite,
+    )
 
 
 def schedule(recipe: Recipe, steps_per_epoch: int) -> Schedule:
@@ -149,8 +166,9 @@ def training(
     save_midway: Callable[[LossLog], None] = lambda losses: None,
     tell_saved: Callable[..., None] = lambda *, wait=False: None,
     interruption: Interruption | None = None,
+    train_loader: Loader | None = None,
 ) -> Training:
-    """Return everything that training needs, on this rank's device."""
+    """Return everything that training needs, on this rank's device. train_loader: one that has been started; None: it is made here."""
     device = seat.device
     bare = net.to(device)
     if device.type == "cuda":
@@ -188,10 +206,9 @@ def training(
         clip_max_norm=recipe.clip_max_norm,
         asked_to_leave=interruption.asked,
     )
-    train_loader = assembly.train_loader(seat, recipe.batch)
+    train_loader = train_loader or assembly.train_loader(seat, recipe.batch)
     val_loader = assembly.val_loader(seat, max(recipe.batch // seat.world_size, 1)) if recipe.val else None
-    accumulate = accumulation(recipe)
-    steps_per_epoch = -(-train_loader.steps(0) // accumulate)
+    steps_per_epoch = -(-train_loader.steps(0) // accumulation(recipe))
 
     def before_last_validation(judged: nn.Module, epoch: int) -> None:
         recompute_statistics(judged, task, train_loader, recipe.precise_bn, epoch=epoch, leaving=interruption.asked_anywhere)
@@ -205,18 +222,7 @@ def training(
         schedule=schedule(recipe, steps_per_epoch),
         train_loader=train_loader,
         val_loader=val_loader,
-        plan=Plan(
-            epochs=recipe.epochs,
-            accumulate=accumulate,
-            seed=recipe.seed,
-            eval_interval=recipe.eval_interval if recipe.val else 0,
-            patience=recipe.patience,
-            log_interval=recipe.log_interval,
-            val_loss=recipe.val_loss,
-            max_steps=recipe.max_steps,
-            stop_after_epoch=recipe.stop_after_epoch,
-            nonfinite=recipe.nonfinite,
-        ),
+        plan=plan(recipe),
         progress=progress,
         save=save,
         tell=tell,

@@ -22,6 +22,7 @@ from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBase
 import launch
 from launch import restart
 from libreyolo import command_line, hydra_runs, resume, run_files, schema
+from libreyolo.engine import garbage
 from libreyolo.errors import UserError, nearest, want_of_the_machine
 from libreyolo.place import Place
 from libreyolo.recipe import Recipe, recipe_fields
@@ -207,7 +208,8 @@ def train_job(cfg: DictConfig) -> float:
     try:
         config = _resolved(cfg)
         place = hydra_runs.place_of(run_dir, cwd, cwd / hydra.sweep.dir if is_sweep else None)
-        best = train_from_config(config, list(hydra.overrides.task), place)
+        with garbage.set_apart():
+            best = train_from_config(config, list(hydra.overrides.task), place)
     except Exception as error:
         if is_sweep:
             run_files.append_failure(run_dir, error)

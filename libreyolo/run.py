@@ -17,7 +17,7 @@ from libreyolo import build, run_files
 from libreyolo.assembly import assembly_for
 from libreyolo.assembly.parts import Assembly, HasExample, Seat
 from libreyolo.data.loader_room import lost_workers_told
-from libreyolo.engine import checkpoint, collectives, rank_state
+from libreyolo.engine import checkpoint, collectives, garbage, rank_state
 from libreyolo.engine.checkpoint import WeightsMeta
 from libreyolo.engine.interruption import Interruption
 from libreyolo.engine.loss_log import LossLog
@@ -29,6 +29,7 @@ from libreyolo.errors import AgreedError, UserError, counted, of_the_machine
 from libreyolo.interfaces.events import TrainEnd, TrainFailed, TrainStart
 from libreyolo.interfaces.family import Family
 from libreyolo.interfaces.input import InputSpec
+from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import Recipe
 from libreyolo.record.listeners import Listeners
 from libreyolo.record.report.listener import ReportListener
@@ -78,7 +79,7 @@ def train(job: Job, seat: Seat, settle_directory: Callable[[], Path], interrupti
     _agree(job)
     run_dir = Path(collectives.broadcast_object(str(on_rank_0(settle_directory, seat))))
     try:
-        with of_the_machine(run_dir):
+        with of_the_machine(run_dir), garbage.set_apart():
             return _train_in(run_dir, job, seat, interruption or Interruption())
     except Exception as error:
         if seat.rank == 0:
@@ -96,7 +97,8 @@ def _train_in(run_dir: Path, job: Job, seat: Seat, interruption: Interruption) -
             _say_where(job, seat, run_dir)
             assembly = _read_data(job, seat)
             stack.callback(assembly.close)
-            return _train(job, seat, run_dir, assembly, listeners, stack, interruption)
+            with lost_workers_told():
+                return _train(job, seat, run_dir, assembly, listeners, stack, interruption)
         except BaseException as error:
             listeners.tell_failure(TrainFailed(run_dir, error))
             raise
@@ -181,6 +183,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     start_epoch = progress.epoch
     if job.resumed:
         refuse_other_classes(job.resumed, assembly.names)
+    train_loader = _started_loader(assembly, seat, recipe, progress, stack)
     meta = WeightsMeta(job.family.name, recipe.size, job.family.task, assembly.names, recipe.judged_imgsz, job.extras)
     net = build.training_network(job.family, recipe, len(assembly.names), job.start)
     task = assembly.task()
@@ -207,6 +210,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
         save_midway=lambda losses: _save_midway(saver, losses, training.modules, seat),
         tell_saved=saver.tell_saved,
         interruption=interruption,
+        train_loader=train_loader,
     )
     stack.callback(training.close)
     trainer = training.trainer
@@ -243,6 +247,7 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     )
     listeners.tell("on_train_start", start)
     _profile(trainer, recipe, run_dir, seat, stack)
+    stack.enter_context(garbage.set_apart())
     with _this_rank_alone(), lost_workers_told():
         try:
             history = trainer.fit()
@@ -254,6 +259,16 @@ def _train(job: Job, seat: Seat, run_dir: Path, assembly: Assembly, listeners: L
     result = _result(run_dir, history, progress, average) | {"stopped_by": trainer.stopped_by or None}
     listeners.tell("on_train_end", TrainEnd(run_dir, result, trainer.completed))
     return Outcome(run_dir, assembly.names, result)
+
+
+def _started_loader(assembly: Assembly, seat: Seat, recipe: Recipe, progress: Progress, stack: ExitStack) -> Loader:
+    """Return the loader of the training, whose workers read the first batches while the network is built and the device made ready."""
+    loader, until = assembly.train_loader(seat, recipe.batch), build.plan(recipe).until
+    stack.callback(loader.close)
+    if progress.epoch < until:
+        with _this_rank_alone():
+            loader.start(progress.epoch, progress.step_in_epoch, until)
+    return loader
 
 
 def _load_state(training: build.Training, resumed: Resumed) -> None:

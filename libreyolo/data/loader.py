@@ -6,6 +6,7 @@ batch into the batch that a step takes (on the device).
 
 from __future__ import annotations
 
+import gc
 import logging
 import multiprocessing.queues
 import os
@@ -164,6 +165,15 @@ class Loader(Generic[B]):
                     batch = self._prepare(host, self.device)
                 yield batch
 
+    def start(self, epoch: int, start_step: int = 0, until: int | None = None) -> None:
+        """Start the workers, which read from there on while the caller has other things to do; `epoch` with the same numbers takes it up.
+
+        Nothing happens where there are no workers. Raises UserError where they can't be started.
+        """
+        if self._workers:
+            self._begin(epoch, start_step, until or 0)
+            self._next_place = (epoch, start_step)
+
     def close(self) -> None:
         """End the worker processes; the loader can be used again and then starts new ones."""
         self._pass += 1
@@ -302,6 +312,7 @@ class _EpochPlan:
 
 def _start_worker(seed: int, shelves: Shelves | None, worker: int) -> None:
     serve_on()
+    gc.freeze()  # what came with this process is not its to clean up: looking through it would copy all of that memory
     open_shelf(shelves, worker)
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_with_lost_batch)  # type: ignore[attr-defined]
     torch.set_num_threads(1)

@@ -60,7 +60,9 @@ def lost_workers_told() -> Iterator[None]:
     except RuntimeError as error:
         text = str(error)
         if "DataLoader worker" in text and ("exited unexpectedly" in text or "killed by signal" in text):
-            raise UserError(_lost_worker(text)) from error
+            lost = UserError(_lost_worker(text))
+            lost.on_every_rank = False
+            raise lost from error
         raise
 
 

@@ -52,6 +52,11 @@ class Plan:
     stop_after_epoch: int | None = None
     nonfinite: str = "skip"  # what follows a refused step: "skip" goes on, "stop" ends the run
 
+    @property
+    def until(self) -> int:
+        """The epoch (zero-based) before which this process ends at the latest."""
+        return min(self.epochs, self.stop_after_epoch or self.epochs)
+
 
 @dataclass(frozen=True)
 class _UnderWay:
@@ -261,8 +266,7 @@ class Trainer:
         """Yield (index of the first micro-batch, micro-batches) for every optimiser step; the last window may be short."""
         first = self.progress.step_in_epoch
         window: list[Any] = []
-        until = min(self.plan.epochs, self.plan.stop_after_epoch or self.plan.epochs)
-        for batch in self.train_loader.epoch(epoch, start_step=first, until=until):
+        for batch in self.train_loader.epoch(epoch, start_step=first, until=self.plan.until):
             if not window:
                 # Dropout and the like draw from generators that are a function of the place, so a resumed run repeats them; no two ranks share them.
                 seed_process(derive(self.plan.seed, "step", epoch, first, collectives.rank()))

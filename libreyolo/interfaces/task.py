@@ -39,6 +39,9 @@ class Task(Protocol):
 class Loader(Protocol):
     """Yields prepared batches on the device."""
 
+    def start(self, epoch: int, start_step: int = 0, until: int | None = None) -> None:
+        """Begin to read what `epoch` with the same arguments will yield."""
+
     def epoch(self, epoch: int, start_step: int = 0, until: int | None = None) -> Any:
         """Iterate over the epoch's batches of this rank from micro-batch `start_step` on; those up to `until` will follow and may be read ahead."""
 
