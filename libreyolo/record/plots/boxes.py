@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
@@ -51,6 +50,8 @@ def class_color(label: int) -> Color:
 @lru_cache(maxsize=8)
 def font(size: int) -> ImageFont.FreeTypeFont:
     """Return matplotlib's own font: the same letters on every machine."""
+    import matplotlib  # dear to import, and only what draws needs it
+
     return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf"), size)
 
 

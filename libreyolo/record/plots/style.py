@@ -7,16 +7,15 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib
 from cycler import cycler
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from libreyolo.record.atomic import write_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DPI = 120
 # Okabe and Ito's palette, the strongest first, without its yellow (too pale for lines) and black (kept for means).
@@ -54,6 +53,12 @@ def figure(path: Path, width: float, height: float, layout: Literal["constrained
 
     Without pyplot: its registry keeps every figure alive, and its backend may want a screen.
     """
+    # Here, since a third of a second of imports is no part of a training's start, or of one that draws nothing.
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a class name in a script that the font lacks
         engine = ConstrainedLayoutEngine(compress=layout == "compressed", w_pad=0.08, h_pad=0.08)  # inches: no letter touches the edge
