@@ -62,6 +62,7 @@ class Saver:
 
     def attach(self, bare: nn.Module, ema: EMA | None, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
         self.bare, self.ema, self.optimizer, self.scaler = bare, ema, optimizer, scaler
+        self._states: dict[str, dict[str, Tensor]] = {}  # of the live networks; tensors are moved in place, so these are found once
 
     def __call__(self, summary: EpochSummary) -> None:
         self.finish()
@@ -115,8 +116,9 @@ class Saver:
         That waits for the device, and may be called in another thread. Call it before the next `content`. Raises UserError where weights or average
         are not finite: such a file must not take the place of one that is.
         """
-        states = {"weights": self.bare.state_dict(), **({"average of the weights": self.ema.average.state_dict()} if self.ema else {})}
-        for what, state in states.items():
+        if not self._states:
+            self._states = {"weights": self.bare.state_dict(), **({"average of the weights": self.ema.average.state_dict()} if self.ema else {})}
+        for what, state in self._states.items():
             broken = not_finite_tensor(state)
             if broken:
                 raise UserError(f"The {what} hold infinite numbers (tensor {broken}), so {self.folder} keeps the checkpoints that it has.")
@@ -126,7 +128,7 @@ class Saver:
             held.append(tensor)
             return _Held(len(held) - 1)
 
-        parts = _mapped([*states.values(), self.optimizer.state_dict()], Tensor, hold)
+        parts = _mapped([*self._states.values(), self.optimizer.state_dict()], Tensor, hold)
         given = self._snapshots.take(held)
         facts, updates = self._facts(epoch, loss), self.ema.updates if self.ema else None
         scaler = self.scaler.state_dict() if self.scaler.is_enabled() else None

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from libreyolo.engine import collectives
 
@@ -49,13 +49,6 @@ _NORMED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @torch.no_grad()
-def not_finite(net: nn.Module) -> str | None:
-    """Return the name of a tensor of the network that holds an infinity or NaN, None where there is none. The device is waited for once."""
-    # A state dict takes several times as long as its tensors, so it is made for the name alone.
-    return not_finite_tensor(net.state_dict()) if any(_suspects([t for t in _saved_tensors(net) if _may_hold_infinity(t)])) else None
-
-
-@torch.no_grad()
 def not_finite_tensor(state: Mapping[str, Tensor]) -> str | None:
     """Return the name of a tensor that holds an infinity or NaN, None where there is none. The device is waited for once."""
     floating = {name: t for name, t in state.items() if _may_hold_infinity(t)}
@@ -65,13 +58,6 @@ def not_finite_tensor(state: Mapping[str, Tensor]) -> str | None:
 
 def _may_hold_infinity(tensor: Tensor) -> bool:
     return tensor.is_floating_point() and tensor.numel() > 0
-
-
-def _saved_tensors(net: nn.Module) -> Iterator[Tensor]:
-    """Yield what a state dict of the network holds."""
-    for module in net.modules():
-        yield from (p for p in module._parameters.values() if p is not None)
-        yield from (b for name, b in module._buffers.items() if b is not None and name not in module._non_persistent_buffers_set)
 
 
 def _suspects(tensors: Sequence[Tensor]) -> list[bool]:

@@ -29,17 +29,19 @@ class Snapshots:
         That may be called in another thread and waits for the device. It must have been called before the next `take`. The copies are on the CPU,
         each in memory of its own; dense ones have the strides of their originals.
         """
+        num_tensors = len(tensors)
         on_gpu = [place for place, tensor in enumerate(tensors) if tensor.device.type == "cuda"]
         copies = {place: tensor.detach().to("cpu", copy=True) for place, tensor in enumerate(tensors) if tensor.device.type != "cuda"}
         if not on_gpu:
             return lambda: list(copies.values())
-        packed = dict(zip(on_gpu, pack([tensors[place] for place in on_gpu], self._memory), strict=True))
+        views = pack([tensors[place] for place in on_gpu], self._memory)
         arrived = torch.cuda.Event()
         arrived.record(torch.cuda.current_stream(tensors[on_gpu[0]].device))
 
         def given() -> list[Tensor]:
             arrived.synchronize()
-            return [copies[place] if place in copies else packed[place].clone() for place in range(len(tensors))]
+            packed = dict(zip(on_gpu, views(), strict=True))
+            return [copies[place] if place in copies else packed[place].clone() for place in range(num_tensors)]
 
         return given
 
@@ -51,9 +53,9 @@ class Snapshots:
         return self._pinned[number][:size]
 
 
-def pack(tensors: Sequence[Tensor], memory: Memory) -> list[Tensor]:
-    """Begin to copy tensors of one device into `memory`, chunk by chunk; return their views there, in their order."""
-    views: dict[int, Tensor] = {}
+def pack(tensors: Sequence[Tensor], memory: Memory) -> Callable[[], list[Tensor]]:
+    """Begin to copy tensors of one device into `memory`, chunk by chunk; return what gives their views there, in their order."""
+    begun: list[tuple[list[int], Tensor, list[tuple[torch.Size, tuple[int, ...]]]]] = []
     for number, places in enumerate(_chunks(tensors)):
         # A tensor whose elements fill its memory in any order (channels_last, say) is packed in that order: no kernel has to turn it around.
         chunk = [tensors[place] if _is_dense(tensors[place]) else tensors[place].contiguous() for place in places]
@@ -61,9 +63,16 @@ def pack(tensors: Sequence[Tensor], memory: Memory) -> list[Tensor]:
         flat = torch.cat(rows) if len(rows) > 1 else rows[0]
         host = memory(number, flat.numel() * flat.element_size()).view(flat.dtype)
         host.copy_(flat, non_blocking=True)
-        for place, tensor, part in zip(places, chunk, host.split([tensor.numel() for tensor in chunk]), strict=True):
-            views[place] = part.as_strided(tensor.shape, tensor.stride())
-    return [views[place] for place in range(len(tensors))]
+        begun.append((places, host, [(tensor.shape, tensor.stride()) for tensor in chunk]))
+
+    def views() -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for places, host, layouts in begun:
+            for place, part, layout in zip(places, host.split([shape.numel() for shape, _ in layouts]), layouts, strict=True):
+                found[place] = part.as_strided(*layout)
+        return [found[place] for place in range(len(found))]
+
+    return views
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[int]]:

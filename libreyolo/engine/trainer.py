@@ -21,7 +21,7 @@ from libreyolo.engine.interruption import Interrupted, Interruption
 from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.profiler import StepProfiler
 from libreyolo.engine.progress import Progress
-from libreyolo.engine.refusal import MOST_IN_A_ROW, explain, not_finite
+from libreyolo.engine.refusal import MOST_IN_A_ROW, explain, not_finite_tensor
 from libreyolo.engine.reports import EpochSummary, StepReports, epoch_row
 from libreyolo.engine.schedule import Schedule
 from libreyolo.engine.step import TrainStep
@@ -113,6 +113,7 @@ class Trainer:
         self.stopped_by = ""  # who or what ended the run before its last step; the same on every rank
         self.earlier_losses: dict[str, Any] | None = None  # of the epoch in whose middle the resumed run ended
         self._losses = LossLog(step.device)
+        self._states: dict[nn.Module, dict[str, Tensor]] = {}
         self._system: dict[str, float] = {}
         self._under_way: _UnderWay | None = None
         self._leaving = False
@@ -251,16 +252,23 @@ class Trainer:
 
     def _refuse_infinite_weights(self, epoch: int) -> None:
         """Raise where the trained weights hold an infinity; an average that holds one starts anew. All ranks have the same tensors here."""
-        broken = not_finite(self.bare)
+        broken = self._infinity_in(self.bare)
         if broken:
             raise AgreedError(
                 f"The weights are not finite after epoch {epoch + 1} (tensor {broken}), and the checkpoints hold the epochs before it: {REMEDY}."
             )
-        broken = not_finite(self.ema.average) if self.ema else None
+        broken = self._infinity_in(self.ema.average) if self.ema else None
         if self.ema and broken:
             self.ema.start_anew(self.bare)
             if collectives.rank() == 0:
                 log.warning("The average of the weights is not finite after epoch %d (tensor %s): it starts anew from them.", epoch + 1, broken)
+
+    def _infinity_in(self, net: nn.Module) -> str | None:
+        """Return the name of a tensor of the network that holds an infinity or NaN, None where there is none. The device is waited for once."""
+        # Collecting a thousand names takes longer than the look at them; the tensors stay the same ones, as the average knows too.
+        if net not in self._states:
+            self._states[net] = net.state_dict()
+        return not_finite_tensor(self._states[net])
 
     def _windows(self, epoch: int) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield (index of the first micro-batch, micro-batches) for every optimiser step; the last window may be short."""
