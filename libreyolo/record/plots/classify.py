@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 from torch import Tensor
 
 from libreyolo.interfaces.events import ValidationEnd
@@ -16,6 +16,9 @@ from libreyolo.record.plots.boxes import Color
 from libreyolo.record.plots.captions import INK, Captioned, draw_captioned
 from libreyolo.record.plots.confusion import draw_confusion
 from libreyolo.record.plots.listener import PictureListener, attempt
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_PICTURES = 16
 MAX_CLASSES = 40  # in the confusion matrix and the bars

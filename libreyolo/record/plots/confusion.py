@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from libreyolo.record.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_WITH_SHARE = 12  # classes up to which a cell shows its share and its count
 MAX_WITH_COUNT = 40  # up to which it shows a number at all

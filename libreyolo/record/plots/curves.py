@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING, Any
 
 from libreyolo.record.numbers import number
 from libreyolo.record.plots import style
 from libreyolo.record.plots.panels import VALIDATION, Panel, panels_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 COLUMNS = 3
 MAX_DOTS = 30  # values up to which each has a dot
@@ -32,7 +32,7 @@ def plot_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _draw(axes: Axes, panel: Panel) -> None:
     axes.set(title=style.label(panel.title, 40), xlabel="epoch")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    style.count_whole(axes.xaxis)
     if not panel.lines:
         axes.text(0.5, 0.5, "nothing yet", transform=axes.transAxes, ha="center", va="center", color="#888888")
         return

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from libreyolo.record.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_COLUMNS = 7  # of the legend
 

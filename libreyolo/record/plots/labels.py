@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
 
 from libreyolo.record.plots import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_BARS = 25
 MAX_DOTS = 20_000
@@ -67,8 +69,8 @@ def _draw_crowding(axes: Axes, boxes_per_picture: np.ndarray) -> None:
     step = max(1, -(-(most + 1) // 30))  # whole numbers to a bar
     edges = np.arange(0, most + 1 + step, step) - 0.5
     axes.hist(boxes_per_picture, bins=edges.tolist(), color=style.PALETTE[2], rwidth=0.9)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    style.count_whole(axes.xaxis)
+    style.count_whole(axes.yaxis)
     axes.grid(axis="x", visible=False)
     empty = int((boxes_per_picture == 0).sum())
     axes.set(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.patches import Rectangle
 from PIL import Image, ImageDraw
 
 from libreyolo.record.plots import style
@@ -23,6 +22,8 @@ def draw_pair_data(sizes: np.ndarray, psnr: np.ndarray, crop: tuple[int, int], p
 
     sizes: [P, 2] (h, w) of all pictures. psnr: [S] dB of some of them. crop: (h, w).
     """
+    from matplotlib.patches import Rectangle  # where something is drawn, as in `style.figure`
+
     with style.figure(path, 10, 4.4) as figure:
         left, right = figure.subplots(1, 2)
         shapes, counts = np.unique(sizes, axis=0, return_counts=True)

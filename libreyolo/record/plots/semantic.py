@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from PIL import Image, ImageDraw
 from torch import Tensor
 
@@ -20,6 +19,9 @@ from libreyolo.record.plots.boxes import fit, font, save
 from libreyolo.record.plots.confusion import draw_confusion
 from libreyolo.record.plots.listener import PictureListener, attempt
 from libreyolo.record.plots.masks import fit_mask, legend, overlay
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MAX_PICTURES, SHEET = 16, 1280
 TILE, GAP, HEAD = 320, 6, 22

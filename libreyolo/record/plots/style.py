@@ -15,6 +15,7 @@ from libreyolo.record.atomic import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 DPI = 120
@@ -74,6 +75,13 @@ def figure(path: Path, width: float, height: float, layout: Literal["constrained
 def unit_axes(axes: Axes, xlabel: str, ylabel: str) -> None:
     """Give both axes the range 0 to 1, with room for a line at 1, and their names."""
     axes.set(xlim=(0, 1), ylim=(0, 1.03), xlabel=xlabel, ylabel=ylabel)
+
+
+def count_whole(axis: Axis) -> None:
+    """Mark an axis at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
 
 
 def shorten(name: str, limit: int = 22) -> str:
