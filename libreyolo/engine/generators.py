@@ -14,15 +14,16 @@ import torch
 
 
 def seed_process(seed: int) -> None:
-    """Seed every generator of this process; `seed` is in [0, 2**63)."""
+    """Seed every generator that this process has, those of its devices that are in use too; `seed` is in [0, 2**63)."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    if not torch.cuda.is_initialized():
-        torch.manual_seed(seed)
-        return
-    # As torch does it, but for what it notes (with a traceback) for each kind of device that this process does not use: at every step.
-    for generator in (torch.default_generator, *torch.cuda.default_generators):
-        generator.manual_seed(seed)
+    # torch.manual_seed notes the seed, with a formatted traceback, for each kind of device that is not in use: a millisecond of every step.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        for generator in torch.cuda.default_generators:
+            generator.manual_seed(seed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(seed)
 
 
 @contextmanager

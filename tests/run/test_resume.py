@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from libreyolo import LibreYOLO, door
+from libreyolo import LibreYOLO, build, door
+from libreyolo.data.loader import Loader
 from libreyolo.errors import UserError
 from libreyolo.place import Place
 from libreyolo.record.tables import read_results
@@ -65,12 +67,18 @@ def copied(run: Run, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_stopped_when_mosaic_closes_and_resumed_from_python(whole: Run, stopped: Run, tmp_path: Path) -> None:
+def test_stopped_when_mosaic_closes_and_resumed_from_python(whole: Run, stopped: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Any] = []
+    start, build_network = Loader.start, build.training_network
+    monkeypatch.setattr(Loader, "start", lambda self, *place: (begun.append(place), start(self, *place)))
+    monkeypatch.setattr(build, "training_network", lambda *given: (begun.append("network"), build_network(*given))[1])
     folder = copied(stopped, tmp_path)
     assert [row["epoch"] for row in read_results(folder / "results.csv")] == [1, 2, 3]
     resumed = Run(LibreYOLO(folder / "weights" / "last.pt").train(resume=True))
     assert resumed.folder == folder
     assert "Going on from" in resumed.log
+    assert begun == [(3, 0, 6), "network"]  # loader processes read what is trained first while everything else is made
+    assert gc.get_freeze_count() == 0
     assert_same_run(whole, resumed)
 
 

@@ -141,6 +141,21 @@ def test_an_epoch_entered_in_the_middle_goes_on_into_the_next_and_one_left_early
     loader.close()
 
 
+def test_a_loader_that_was_started_is_taken_up_where_it_was_started_and_nowhere_else(monkeypatch):
+    loader = loader_of(workers=2)
+    seen = begun(loader, monkeypatch)
+    loader.start(1, 1, 3)
+    assert len(multiprocessing.active_children()) == 2
+    assert_same(rows(loader.epoch(1, start_step=1, until=3)), rows(loader_of().epoch(1, start_step=1)))
+    assert_same(rows(loader.epoch(2, until=3)), rows(loader_of().epoch(2)))
+    assert seen == [(1, 1)]
+    loader.start(0, 0, 1)
+    assert_same(rows(loader.epoch(1)), rows(loader_of().epoch(1)))
+    assert seen == [(1, 1), (0, 0), (1, 0)]
+    loader.close()
+    assert multiprocessing.active_children() == []
+
+
 def test_without_workers_of_their_own_epochs_end_where_they_end(monkeypatch):
     loader = loader_of()
     seen = begun(loader, monkeypatch)
