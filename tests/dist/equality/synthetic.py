@@ -181,6 +181,9 @@ class SyntheticLoader:
         count = len(made.pictures.weight)
         self.sampler = sampler.EpochSampler(count, batch=batch, rank=seat.rank, world_size=seat.world_size, seed=0, shuffle=False)
 
+    def start(self, epoch: int, start_step: int = 0, until: int | None = None) -> None:
+        """Nothing is read ahead."""
+
     def epoch(self, epoch: int, start_step: int = 0, until: int | None = None) -> Iterator[Batch]:
         for items in self.sampler.batches(epoch, start_step):
             yield self._collate(items)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from libreyolo.engine.loss_log import LossLog
 from libreyolo.engine.norm_statistics import NormStatistics
 from libreyolo.engine.optimizer import SGD, step_unless
-from libreyolo.engine.refusal import MOST_IN_A_ROW
+from libreyolo.engine.refusal import MOST_IN_A_ROW, not_finite_tensor
 from libreyolo.engine.schedule import Schedule
 from libreyolo.errors import UserError
 from libreyolo.interfaces.term import Term
@@ -235,3 +235,16 @@ def test_a_network_without_batchnorm_has_nothing_to_put_back() -> None:
     norms = NormStatistics(nn.Linear(2, 2))
     norms.take()
     norms.put_back(torch.ones(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [NAN, math.inf, -math.inf])
+def test_a_tensor_is_named_where_one_element_is_not_finite_and_not_where_all_are_large(dtype: torch.dtype, value: float) -> None:
+    most = torch.finfo(dtype).max  # whose square is no number of this type any more
+    state = {"count": torch.tensor(3), "large": torch.full((70, 3), most, dtype=dtype), "none": torch.zeros(0, dtype=dtype), "one": torch.ones(5)}
+    assert not_finite_tensor(state) is None
+    assert not_finite_tensor({}) is None
+    state["broken"] = torch.ones((40, 9), dtype=dtype)
+    state["broken"][39, 8] = value
+    state["later"] = torch.tensor(NAN)
+    assert not_finite_tensor(state) == "broken"

@@ -34,6 +34,8 @@ class ToyLoader:
     epochs_read: list[int] = field(default_factory=list)
     waiting_seconds: float = 0.0
 
+    def start(self, epoch: int, start_step: int = 0, until: int | None = None) -> None: ...
+
     def epoch(self, epoch: int, start_step: int = 0, until: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         self.epochs_read.append(epoch)
         yield from self.batches[start_step:]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,24 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary(error: BaseExceptio
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
     if isinstance(error, OSError):
         assert str(caught.value).startswith(f"{tmp_path / 'last.pt'} could not be written (No space left on device);")
+
+
+def test_a_copy_is_the_file_to_the_byte_and_a_failed_one_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    best, last = tmp_path / "best.pt", tmp_path / "last.pt"
+    checkpoint.write({"epoch": 1}, best)
+    checkpoint.write_copy(best, last)
+    assert last.read_bytes() == best.read_bytes() and last.stat().st_ino != best.stat().st_ino
+    checkpoint.write({"epoch": 2}, best)
+
+    def full(source: Any, target: Any, length: int) -> None:
+        target.write(source.read(10))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfileobj", full)
+    with pytest.raises(UserError, match=r"last\.pt could not be written \(No space left on device\)"):
+        checkpoint.write_copy(best, last)
+    assert checkpoint.read(last) == {"epoch": 1}
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["best.pt", "last.pt"]
 
 
 def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
