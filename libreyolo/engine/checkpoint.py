@@ -29,7 +29,7 @@ LAYOUT_VERSION = "1.6.0"
 REQUIRED = ("model", "schema_version", "libreyolo_version", "model_family", "size", "task", "nc", "names", "imgsz")
 MAX_CLASSES = 100_000
 TEMPORARY_SUFFIX = ".tmp"
-COPIED_AT_ONCE = 16 * 2**20
+COPIED_AT_ONCE = 2**20
 # A zip archive (torch.save since 1.6) or a pickle (before).
 BEGINNINGS = (b"PK\x03\x04", b"\x80")
 
