@@ -9,7 +9,7 @@ What is read, and how:
   YCbCr become RGB; float pictures and 32-bit integers beyond 16 bits are refused.
 - Of an animation or a file of several pages the first picture counts.
 - A header that promises more than 179 million pixels (Pillow's limit) is refused before anything is decoded.
-- Shrinking is bilinear with antialiasing. A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.
+- Shrinking is bilinear with antialiasing (`resize_for_training`). A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+from libreyolo.data.augment.resize import resize_for_training
 
 PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 # Pictures too, but not read here; a set that holds such files is told so, or they would be lost without a word.
@@ -140,17 +142,14 @@ def _decoded(image: Image.Image, target_hw: tuple[int, int] | None) -> NDArray[n
         image, orientation = ImageOps.exif_transpose(image), 1
     else:
         orientation = orientation_of(image)
-    stored_wh = None
     if target_hw is not None:
         h, w = target_hw
-        stored_wh = (h, w) if orientation >= 5 else (w, h)
-        image.draft(None, stored_wh)  # acts on JPEG only, and never goes below the size asked for
+        image.draft(None, (h, w) if orientation >= 5 else (w, h))  # acts on JPEG only, and never goes below the size asked for
     rgb = _to_rgb(image)
-    if stored_wh is not None and rgb.size != stored_wh:
-        rgb = rgb.resize(stored_wh, Image.Resampling.BILINEAR)
     if orientation in _TRANSPOSE:
         rgb = rgb.transpose(_TRANSPOSE[orientation])
-    return np.array(rgb)
+    pixels = np.array(rgb)
+    return pixels if target_hw is None else resize_for_training(pixels, target_hw)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -164,7 +163,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, _GREY), rgba).convert("RGB")
-    return image.convert("RGB")
+    image.load()
+    return image if image.mode == "RGB" else image.convert("RGB")  # convert() copies what is RGB already
 
 
 def orientation_of(image: Image.Image) -> int:
