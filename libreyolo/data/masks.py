@@ -202,7 +202,8 @@ def count_values(raw: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64
 
 
 def histogram(values: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return how often each value occurs in an array [h, w] that is not empty, int64 [256]: Pillow counts bytes as they are, NumPy widens them first."""
+    """Return how often each value occurs in an array [h, w] that is not empty, int64 [256]."""
+    # Pillow counts bytes as they are, NumPy widens each to eight of them first.
     return np.array(Image.fromarray(values).histogram(), np.int64)
 
 

@@ -1,5 +1,5 @@
-"""Resizing of uint8 pictures: for evaluation and prediction to the bit as two libraries do it (published weights were evaluated with one or the other),
-for training in a fraction of the time.
+"""Resizing of uint8 pictures: for evaluation and prediction to the bit as two libraries do it, for published weights were evaluated with one or the
+other; for training in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def resize_bilinear(image: np.ndarray, new_hw: tuple[int, int], filter: Literal[
 def resize_for_training(image: np.ndarray, new_hw: tuple[int, int], filter: Literal["pil", "pil-bicubic"] = "pil") -> np.ndarray:
     """Return the picture at new_hw, uint8 [H, W, 3], contiguous; the picture itself where it already has that size.
 
-    image: uint8 [h, w, 3], writable, of any strides; a part of a picture is resized as if nothing lay around it. The filters are Pillow's BILINEAR and
-    BICUBIC. Where a photograph shrinks, the rounding of its weights makes a difference of 1 in a value now and then; the bits are the same on every
-    processor.
+    image: uint8 [h, w, 3], writable, of any strides; a part of a picture is resized as if nothing lay around it.
+    filter: Pillow's BILINEAR or BICUBIC. Where a photograph shrinks, its weights are rounded otherwise and make a difference of 1 in a value now and
+        then; the bits are the same on every processor.
     """
     if image.shape[:2] == tuple(new_hw):
         return np.ascontiguousarray(image)
