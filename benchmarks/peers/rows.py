@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,8 @@ class Row:
 
     keys: arguments of our training beside those that every row has. step_of: the row whose step is the same, so that its own is not timed again.
     script: of a peer, in theirs/. held: epochs of a peer on batches that lie on the device, or 0.
-    limit: seconds after which the row is cut off. few: whether its set has at most FEW pictures. repeat: epochs of the set in an epoch of the row.
+    limit: seconds after which the row is cut off. few: whether its set has at most FEW pictures. repeat: how many times as
+    many pictures as the call's sets have are in an epoch of the row.
     """
 
     name: str
@@ -65,7 +66,7 @@ class Row:
     keys: Mapping[str, Any] = field(default_factory=dict)
     data: Make = sets.detection
     few: bool = False
-    repeat: int = 1
+    repeat: float = 1
     step_of: str | None = None
     script: str | None = None
     held: int = HELD_EPOCHS
@@ -75,7 +76,7 @@ class Row:
 def make_data(row: Row, place: Place) -> tuple[Path, int]:
     """Return what the row trains on, made where it is not there, and the pictures of an epoch."""
     pictures = min(place.pictures, FEW) if row.few else place.pictures
-    return row.data(sets.below(place.scratch), pictures), place.pictures * row.repeat
+    return row.data(sets.below(place.scratch), pictures), round(place.pictures * row.repeat)
 
 
 def our_keys(row: Row, place: Place) -> dict[str, Any]:
@@ -245,6 +246,7 @@ def result(ended: Ended, values: Values, limit: float, left: float) -> Result | 
 NO_AUX = {"aux_weight": 0.0}
 GRAPH = {"cuda_graph": True}
 RAM = {**GRAPH, "cache": "ram"}
+CLASSIFIER = Row("resnet50", ours, "resnet50", batch=256, imgsz=224, data=sets.class_folders, repeat=8)
 
 ROWS = [
     Row("ours", ours),
@@ -264,9 +266,10 @@ ROWS = [
     Row("ours-no-aux-compile", ours, keys={**NO_AUX, "compile": True}, limit=480),
     Row("yoloxs", ours, "yoloxs"),
     Row("rtdetrr18", ours, "rtdetrr18", batch=32),
-    Row("resnet50", ours, "resnet50", batch=256, imgsz=224, data=sets.class_folders, repeat=8),
-    Row("unets", ours, "unets", batch=16, imgsz=512, data=sets.masks, few=True),
-    Row("nafnets", ours, "nafnets", batch=32, imgsz=256, data=sets.pairs, few=True),
+    CLASSIFIER,
+    replace(CLASSIFIER, name="resnet50-ram", keys={"cache": "ram"}, step_of="resnet50"),
+    Row("unets", ours, "unets", batch=16, imgsz=512, data=sets.masks, few=True, repeat=0.25),
+    Row("nafnets", ours, "nafnets", batch=32, imgsz=256, data=sets.pairs, few=True, repeat=0.5),
     Row("validation", validation, keys=NO_AUX, data=sets.judged_detection),
     Row("roofline", roofline),
     Row("roofline-no-aux", roofline, keys=NO_AUX),

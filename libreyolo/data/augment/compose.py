@@ -1,4 +1,6 @@
-"""Carries out a batch of plans on the device: every output pixel looks up its source pixel, once per slot. Plain torch, no host sync.
+"""Carries out a batch of plans on the device: every output pixel looks up its source pixel, once per slot. No host sync.
+
+In plain torch here; where our kernel runs, by that (`paint`).
 
 B pictures, S slots of a picture (4, or 8 with mixup: slots of layer 0 first), T source pictures ("tiles") of the batch, H W the network
 input. Pixel i has its centre at i + 0.5 everywhere (grid_sample's align_corners=False), the convention in which boxes are moved too.
@@ -16,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from libreyolo.data.augment.hsv import jitter_hsv
+from libreyolo.data.augment.paint import can_paint, paint
 from libreyolo.data.augment.plan import IDENTITY_HSV, SLOTS_PER_LAYER, Plan
 from libreyolo.interfaces.transfer import Transferable
 
@@ -144,6 +147,8 @@ def compose(tiles: Tensor, plans: PlanBatch, hw: tuple[int, int]) -> Tensor:
     On the CPU, pictures are made one by one, each slot only within its window: the result for a picture is then the same to the bit
     whatever else is in the batch. On an accelerator, many are made at once; results agree with the CPU's to rounding.
     """
+    if can_paint(tiles.device):
+        return paint(tiles, plans, hw, PAD, SLOTS_PER_LAYER)
     num_pictures = len(plans.jittered)
     images = torch.empty((num_pictures, 3, *hw), dtype=torch.float32, device=tiles.device)
     blended, jittered = plans.tile.numpy()[:, SLOTS_PER_LAYER:] >= 0, plans.jittered.numpy()

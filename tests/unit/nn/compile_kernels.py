@@ -1,4 +1,4 @@
-"""Compile every kernel of `nn.fused` for a GPU (compute capability 9.0), which takes none: run as a script, where Triton's interpreter is off."""
+"""Compile every kernel for a GPU (compute capability 9.0), which takes none: run as a script, where Triton's interpreter is off."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from libreyolo.data.augment import paint, paint_kernel
 from libreyolo.nn import neighbour_mean
 from libreyolo.nn.fused import kernels, norm_act, window_kernels
 from tests.unit.nn import launch_kernels
@@ -22,8 +23,12 @@ TYPES: dict[Any, list[str]] = {
     kernels.gradient_sums_kernel: ["map", "map", FLOATS, "*i32", *[FLOATS] * 5, "*i32", *[INTS] * 6, "fp32"],
     kernels.gradient_kernel: ["map", "map", "map", *[FLOATS] * 4, INTS, INTS, INTS, "fp32"],
     window_kernels.means_kernel: ["map", "map", *[INTS] * 4],
+    paint_kernel.paint_kernel: ["*u8", "*i64", FLOATS, FLOATS, FLOATS, *[INTS] * 5, "fp32"],
 }
-WINDOWS = {"PADDING": 1, "ROWS": neighbour_mean.ROWS, "BLOCK": neighbour_mean.BLOCK}
+OTHERS: dict[Any, dict[str, int]] = {
+    window_kernels.means_kernel: {"PADDING": 1, "ROWS": neighbour_mean.ROWS, "BLOCK": neighbour_mean.BLOCK},
+    paint_kernel.paint_kernel: {"SLOTS": 4, "MIXED": True, "PROJECTIVE": True, "ROWS": paint.ROWS, "COLUMNS": paint.COLUMNS},
+}
 
 
 def compiled(kernel: Any, types: list[str], constants: dict[str, int]) -> bytes:
@@ -40,14 +45,14 @@ def compiled(kernel: Any, types: list[str], constants: dict[str, int]) -> bytes:
 
 if __name__ == "__main__":
     for kernel, types in TYPES.items():
-        constants = {name: value for name, value in {**TILES, **WINDOWS}.items() if name in kernel.arg_names}
+        constants = OTHERS.get(kernel) or {name: value for name, value in TILES.items() if name in kernel.arg_names}
         assert len(compiled(kernel, ["*bf16" if t == "map" else t for t in types], constants)) > 1000
     for kind, act in (("*fp32", kernels.RELU), ("*fp16", kernels.NONE)):
         constants = {name: value for name, value in TILES.items() if name in kernels.apply_kernel.arg_names} | {"ACT": act, "RANKS": 1}
         assert len(compiled(kernels.apply_kernel, [kind if t == "map" else t for t in TYPES[kernels.apply_kernel]], constants)) > 1000
     known = {
         name
-        for module in (kernels, window_kernels)
+        for module in (kernels, window_kernels, paint_kernel)
         for name, value in vars(module).items()
         if name.endswith("_kernel") and hasattr(value, "arg_names")
     }
