@@ -49,7 +49,7 @@ def test_any_shape_becomes_a_whole_writable_picture(hw: tuple[int, int]) -> None
 
 
 def test_the_bits_are_those_of_every_processor() -> None:
-    """Noted with torch 2.6 and 2.14, with AVX2, AVX-512 and neither. Caches on disk hold such pictures: where a sum changes, so must PIXELS_VERSION."""
+    """Noted with torch 2.6 and 2.14, with AVX2, AVX-512 and neither. Caches on disk hold such pictures: with a sum, PIXELS_VERSION must change."""
     noise = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
     sums = [zlib.crc32(resize_for_training(noise, (31, 40), filter).tobytes()) for filter in ("pil", "pil-bicubic")]
     assert sums == [3176802560, 4004032717]
