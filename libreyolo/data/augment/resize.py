@@ -43,7 +43,7 @@ def resize_for_training(image: np.ndarray, new_hw: tuple[int, int], filter: Lite
         return np.ascontiguousarray(image)
     import torch  # seconds to import, for those who only look over a set
 
-    # Four to eight times as fast as Pillow where the processor has AVX2, half as fast where it has not: one way for all, or pixels would depend on it.
+    # Four to eight times as fast as Pillow where the processor has AVX2, half as fast elsewhere: one way for all, or pixels would depend on it.
     # A batch of one whose channels come last, all strides told: that is the layout for which torch has its fast code.
     pixels = torch.from_numpy(image)[None].permute(0, 3, 1, 2)
     mode = {"pil": "bilinear", "pil-bicubic": "bicubic"}[filter]
