@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from libreyolo.data.augment.crop import centre_crop, draw_part, show_part
+from libreyolo.data.augment.crop import centre_crop, draw_part, mirror, show_part
 from libreyolo.data.augment.mixing import NOTHING, PLAIN, Box, Mix, draw_cutmix, draw_erased, draw_mixup, erase, mix
 from libreyolo.data.augment.policy import apply_policy
 from libreyolo.data.image_set import ImageSet
@@ -28,8 +28,6 @@ from libreyolo.interfaces.batch import ClassifyBatch
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.transfer import Transferable
 from libreyolo.ops.keyed import derive, generator
-
-_LEFT_RIGHT, _UPSIDE_DOWN = Image.Transpose.FLIP_LEFT_RIGHT, Image.Transpose.FLIP_TOP_BOTTOM
 
 
 @dataclass(frozen=True)
@@ -160,15 +158,12 @@ class TrainPictures:
         part = draw_part(rng, self.pictures.size(index), settings.imgsz, settings.scale)
         erased = draw_erased(rng, settings.imgsz)
         shown = show_part(self.pictures.image(index, settings.source_hw), part, settings.imgsz, self.spec)
-        if left_right < settings.flip_prob:
-            shown = shown.transpose(_LEFT_RIGHT)
-        if upside_down < settings.flipud:
-            shown = shown.transpose(_UPSIDE_DOWN)
+        shown = mirror(shown, left_right=left_right < settings.flip_prob, upside_down=upside_down < settings.flipud)
         strong = settings.strong(item.epoch)
         if strong and settings.auto_augment is not None:
-            shown = apply_policy(settings.auto_augment, shown, derive(self.seed, "policy", role, item.epoch, item.place))
+            shown = np.asarray(apply_policy(settings.auto_augment, Image.fromarray(shown), derive(self.seed, "policy", role, item.epoch, item.place)))
         label = int(self.pictures.label_rows[index])
-        return View(np.asarray(shown), label, erased if strong and erasing < settings.erasing else NOTHING)
+        return View(shown, label, erased if strong and erasing < settings.erasing else NOTHING)
 
 
 class EvalPictures(OnePicture[ImageSet]):

@@ -9,18 +9,25 @@ What is read, and how:
   YCbCr become RGB; float pictures and 32-bit integers beyond 16 bits are refused.
 - Of an animation or a file of several pages the first picture counts.
 - A header that promises more than 179 million pixels (Pillow's limit) is refused before anything is decoded.
-- Shrinking is bilinear with antialiasing. A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.
+- Shrinking is bilinear with antialiasing (`resize_for_training`). A JPEG may first be decoded at 1/2, 1/4 or 1/8, never below the target size.
 """
 
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+
+from libreyolo.data.augment.resize import resize_for_training
+
+T = TypeVar("T")
+Box = tuple[int, int, int, int]
+"""(top, left, bottom, right) in whole pixels of a picture, within it and not empty."""
 
 PICTURE_SUFFIXES = frozenset({".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".bmp", ".webp", ".tif", ".tiff", ".gif"})
 # Pictures too, but not read here; a set that holds such files is told so, or they would be lost without a word.
@@ -109,13 +116,21 @@ def decode_picture(path: str | Path, target_hw: tuple[int, int] | None = None) -
 
     Raises PictureError, with the reason, when the file can't be decoded to its end.
     """
-    try:
-        with open_picture(path) as image:
-            return _decoded(image, target_hw)
-    except PictureError:
-        raise
-    except Exception as error:  # see probe_picture
-        raise PictureError(_reason(error, path)) from error
+    return _opened(path, lambda image: _decoded(image, target_hw))
+
+
+def decode_part(path: str | Path, hw: tuple[int, int], box: Box) -> NDArray[np.uint8] | None:
+    """Return a part of the picture as `decode_picture` gives it, uint8 RGB [bottom - top, right - left, 3]; None where its size is not `hw`.
+
+    Cheaper than a cut from the whole, of which most is then not copied. Raises PictureError as `decode_picture` does.
+    """
+    top, left, bottom, right = box
+
+    def part(image: Image.Image) -> NDArray[np.uint8] | None:
+        upright = _upright(image, None)
+        return np.array(upright.crop((left, top, right, bottom))) if upright.size == (hw[1], hw[0]) else None
+
+    return _opened(path, part)
 
 
 def picture_to_rgb(image: Image.Image) -> NDArray[np.uint8]:
@@ -134,23 +149,33 @@ def open_picture(path: str | Path) -> Image.Image:
     return Image.open(path, formats=[name for name in _FORMATS if name in Image.OPEN])
 
 
+def _opened(path: str | Path, work: Callable[[Image.Image], T]) -> T:
+    try:
+        with open_picture(path) as image:
+            return work(image)
+    except PictureError:
+        raise
+    except Exception as error:  # see probe_picture
+        raise PictureError(_reason(error, path)) from error
+
+
 def _decoded(image: Image.Image, target_hw: tuple[int, int] | None) -> NDArray[np.uint8]:
+    pixels = np.array(_upright(image, target_hw))
+    return pixels if target_hw is None else resize_for_training(pixels, target_hw)
+
+
+def _upright(image: Image.Image, enough_hw: tuple[int, int] | None) -> Image.Image:
+    """Return the picture as RGB, perhaps shrunk already, never below `enough_hw`."""
     if image.format == "TIFF":  # some Pillow versions rotate a TIFF while loading it; this covers both kinds
         image.load()
         image, orientation = ImageOps.exif_transpose(image), 1
     else:
         orientation = orientation_of(image)
-    stored_wh = None
-    if target_hw is not None:
-        h, w = target_hw
-        stored_wh = (h, w) if orientation >= 5 else (w, h)
-        image.draft(None, stored_wh)  # acts on JPEG only, and never goes below the size asked for
+    if enough_hw is not None:
+        h, w = enough_hw
+        image.draft(None, (h, w) if orientation >= 5 else (w, h))  # acts on JPEG only, and never goes below the size asked for
     rgb = _to_rgb(image)
-    if stored_wh is not None and rgb.size != stored_wh:
-        rgb = rgb.resize(stored_wh, Image.Resampling.BILINEAR)
-    if orientation in _TRANSPOSE:
-        rgb = rgb.transpose(_TRANSPOSE[orientation])
-    return np.array(rgb)
+    return rgb.transpose(_TRANSPOSE[orientation]) if orientation in _TRANSPOSE else rgb
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -164,7 +189,8 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     if image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, _GREY), rgba).convert("RGB")
-    return image.convert("RGB")
+    image.load()
+    return image if image.mode == "RGB" else image.convert("RGB")  # convert() copies what is RGB already
 
 
 def orientation_of(image: Image.Image) -> int:

@@ -25,6 +25,7 @@ from torch.autograd.profiler import record_function
 from torch.utils.data import DataLoader
 
 from libreyolo.data.loader_room import check_open_files, lost_workers_told, shared_memory_advice
+from libreyolo.data.memory import keep_freed_memory
 from libreyolo.data.sampler import Item, Sampler
 from libreyolo.data.shelves import OnShelf, Shelves, handed_over, open_shelf
 from libreyolo.data.side_stream import Early, Prepared, prepare_beside
@@ -314,6 +315,7 @@ def _start_worker(seed: int, shelves: Shelves | None, worker: int) -> None:
     serve_on()
     gc.freeze()  # what came with this process is not its to clean up: looking through it would copy all of that memory
     open_shelf(shelves, worker)
+    keep_freed_memory()
     multiprocessing.queues.Queue._on_queue_feeder_error = staticmethod(_end_with_lost_batch)  # type: ignore[attr-defined]
     torch.set_num_threads(1)
     # No draw of ours depends on these states; code of others in a worker gets different ones per rank and worker all the same.

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from libreyolo.data.masks import MaskError, MaskRules, count_values, read_raw, wrong_values
+from libreyolo.data.masks import MaskError, MaskRules, classes_of, count_values, read_raw, wrong_values
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_set import PictureSet
 from libreyolo.data.polygons import paint, read_outlines
@@ -36,7 +36,7 @@ class MaskFiles:
             raise UserError(f"{path} was fine at the scan, now {error}; restore it and start again.") from error
         if raw.shape != hw or len(wrong_values(values, self.rules)):
             raise UserError(f"{path} has changed since the scan; start again.")
-        return self.rules.ids[raw]
+        return classes_of(raw, values, self.rules)
 
 
 class PolygonFiles:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ class MaskRules:
     num_classes: int
     table: NDArray[np.int16]
 
-    @property
+    @cached_property
     def ids(self) -> NDArray[np.uint8]:
         """uint8 [65536], raw value -> what a training sees: a class id or 255."""
         return np.where(self.table < 0, IGNORED, self.table).astype(np.uint8)
@@ -195,14 +196,27 @@ def count_values(raw: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64
     low, high = (int(raw.min()), int(raw.max())) if raw.size else (0, 0)
     if low < 0 or high >= _NUM_VALUES:
         raise MaskError(f"it holds the value {low if low < 0 else high}, outside 0..{_NUM_VALUES - 1}")
-    counts = np.bincount(raw.reshape(-1), minlength=1)
+    counts = histogram(raw) if raw.dtype == np.uint8 and raw.size else np.bincount(raw.reshape(-1), minlength=1)
     values = np.flatnonzero(counts)
     return values.astype(np.int64), counts[values].astype(np.int64)
+
+
+def histogram(values: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Return how often each value occurs in an array [h, w] that is not empty, int64 [256]."""
+    # Pillow counts bytes as they are, NumPy widens each to eight of them first.
+    return np.array(Image.fromarray(values).histogram(), np.int64)
 
 
 def wrong_values(values: NDArray[np.int64], rules: MaskRules) -> NDArray[np.int64]:
     """Return those of the values that are neither a class nor ignored."""
     return values[rules.table[values] == _WRONG]
+
+
+def classes_of(raw: NDArray[Any], values: NDArray[np.int64], rules: MaskRules) -> NDArray[np.uint8]:
+    """Return a mask as a training sees it, uint8 [h, w], perhaps read-only. values: all that occur in `raw`."""
+    if raw.dtype == np.uint8 and np.array_equal(rules.ids[values], values):
+        return raw
+    return rules.ids[raw]
 
 
 def unmapped_values(values: NDArray[np.int64], rules: MaskRules) -> NDArray[np.int64]:
@@ -216,7 +230,7 @@ def shrink_mask(mask: NDArray[np.uint8], hw: tuple[int, int]) -> NDArray[np.uint
         return mask
     rows = ((np.arange(hw[0]) + 0.5) * (mask.shape[0] / hw[0])).astype(np.int64)
     columns = ((np.arange(hw[1]) + 0.5) * (mask.shape[1] / hw[1])).astype(np.int64)
-    return np.ascontiguousarray(mask[rows[:, None], columns])
+    return mask[rows].take(columns, axis=1)
 
 
 def find_masks(pictures: Sequence[str], rules: MaskRules) -> tuple[list[str | None], MaskFolders]:

@@ -1,10 +1,12 @@
-"""How much memory is free here, and where shared memory lives."""
+"""How much memory is free here, where shared memory lives, and what becomes of memory that is freed."""
 
 from __future__ import annotations
 
 import importlib
 import tempfile
 from pathlib import Path
+
+import numpy as np
 
 
 def shared_memory_folder() -> Path:
@@ -18,6 +20,16 @@ def available_ram_bytes() -> int:
     available = _meminfo_available()
     limit = _container_room()
     return available if limit is None else min(available, limit)
+
+
+def keep_freed_memory() -> None:
+    """Have this process keep up to some 60 MB that it frees, for what it allocates next. Changes nothing where the C library isn't glibc.
+
+    A process that reads pictures takes and frees megabytes all the time. By itself glibc gives such pieces back to the system, which finds, clears
+    and maps every page anew for the next picture: a tenth of the time that a picture takes.
+    """
+    # glibc keeps pieces as large as the largest one freed so far that it had asked the system for; it learns so from pieces of up to 32 MiB.
+    np.empty(31 << 20, np.uint8)
 
 
 def _meminfo_available() -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from libreyolo.data.decode import Box
 from libreyolo.data.picture_cache import RamPictures
 from libreyolo.data.picture_set import PictureSet
 
@@ -31,6 +32,10 @@ class PairSet:
     def pair(self, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Return input and target, each uint8 RGB [h, w, 3], upright. Raises UserError naming a file that has changed since the scan."""
         return self.inputs.image(index), self.targets.image(index)
+
+    def parts(self, index: int, box: Box) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """Return the same part of input and target, as `pair` gives them."""
+        return self.inputs.part(index, box), self.targets.part(index, box)
 
     def close(self) -> None:
         """Give shared memory back."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from libreyolo.data.decode import PictureError, decode_picture, fit_size
+from libreyolo.data.decode import Box, PictureError, decode_part, decode_picture, fit_size
 from libreyolo.data.path_table import PathTable
 from libreyolo.data.picture_cache import PictureCache
 from libreyolo.errors import UserError
@@ -51,15 +51,35 @@ class PictureSet:
         decode = partial(self._decode, index, target)
         return decode() if self.cache is None else self.cache.get(index, target, decode)
 
+    def part(self, index: int, box: Box) -> NDArray[np.uint8]:
+        """Return a part of `image(index)`, uint8 RGB [bottom - top, right - left, 3], of its own memory. Raises UserError as `image` does."""
+        top, left, bottom, right = box
+        if self.cache is not None:
+            return self.image(index)[top:bottom, left:right].copy()
+        try:
+            picture = decode_part(self.path(index), self.size(index), box)
+        except PictureError as error:
+            raise self._broken(index, error) from error
+        if picture is None:
+            raise self._changed(index)
+        return picture
+
     def _decode(self, index: int, target_hw: tuple[int, int]) -> NDArray[np.uint8]:
         size = self.size(index)
         try:
             picture = decode_picture(self.path(index), None if target_hw == size else target_hw)
         except PictureError as error:
-            raise UserError(f"{self.path(index)} was fine at the scan, now {error}; restore or remove it and start again.") from error
+            raise self._broken(index, error) from error
         if picture.shape[:2] != target_hw:
-            raise UserError(f"{self.path(index)} was {size[1]}x{size[0]} at the scan and has changed since; start again.")
+            raise self._changed(index)
         return picture
+
+    def _broken(self, index: int, error: PictureError) -> UserError:
+        return UserError(f"{self.path(index)} was fine at the scan, now {error}; restore or remove it and start again.")
+
+    def _changed(self, index: int) -> UserError:
+        h, w = self.size(index)
+        return UserError(f"{self.path(index)} was {w}x{h} at the scan and has changed since; start again.")
 
     def _checked(self, index: int) -> int:
         if not 0 <= index < len(self):  # a negative index would read another picture's rows

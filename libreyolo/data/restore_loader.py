@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from libreyolo.data.augment.pair import PairPlan, PairSettings, cut, draw_pair_plan, fill_up, turn
+from libreyolo.data.augment.pair import PairPlan, PairSettings, draw_pair_plan, fill_up, shown_box, turn
+from libreyolo.data.decode import Box
 from libreyolo.data.loader import Loader
 from libreyolo.data.sampler import EpochSampler, EvaluationSampler, Item
 from libreyolo.data.samples import OnePicture, as_images, batch_facts, top_left
@@ -36,6 +37,9 @@ class Pairs(Protocol):
 
     def pair(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return input and target, each uint8 [h, w, 3] RGB."""
+
+    def parts(self, index: int, box: Box) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same part of both."""
 
 
 def train_loader(
@@ -107,14 +111,15 @@ class HostBatch(Transferable):
 
 
 class TrainPairs(OnePicture[Pairs]):
-    """Decodes a pair and cuts it; a crop costs nothing there, and whole pictures need not cross to the device."""
+    """Decodes what a crop shows of a pair: whole pictures need not cross to the device."""
 
     def __init__(self, pairs: Pairs, settings: PairSettings, seed: int) -> None:
         self.pictures, self.settings, self.seed = pairs, settings, seed
 
     def __getitem__(self, item: Item) -> TrainSample:
-        plan = draw_pair_plan(self.settings, self.pictures.size(item.index), seed=self.seed, epoch=item.epoch, place=item.place)
-        given, target = (cut(picture, plan, self.settings.crop) for picture in self.pictures.pair(item.index))
+        hw, crop = self.pictures.size(item.index), self.settings.crop
+        plan = draw_pair_plan(self.settings, hw, seed=self.seed, epoch=item.epoch, place=item.place)
+        given, target = (fill_up(part, crop) for part in self.pictures.parts(item.index, shown_box(plan, hw, crop)))
         return TrainSample(item, given, target, plan)
 
 

@@ -32,11 +32,12 @@ class FusedNormAct(KernelBatchNorm):
         super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats, scratch=scratch)
         self._parameters, self._buffers, self.training = norm._parameters, norm._buffers, norm.training
         self.act = act  # it has no state
+        self.kind = ACTIVATIONS[type(act)]
         self.over_ranks = over_ranks
 
     def forward(self, input: Tensor) -> Tensor:
         if self.kernels_take(input):
-            return self.by_kernels(input, ACTIVATIONS[type(self.act)], self.ranks())
+            return self.by_kernels(input, self.kind, self.ranks())
         normalised = super().forward(input) if self.over_ranks else _BatchNorm.forward(self, input)
         found: Tensor = self.act(normalised)
         return found
@@ -66,8 +67,9 @@ def fuse(net: nn.Module, *, over_ranks: bool, scratch: Scratch | None = None) ->
     """Replace, in the layers that say so, BatchNorm and activation by one module, and return the network.
 
     A layer says so with `NORM_ACT`, the names of the two children that its forward applies one after the other; an activation that is none makes the
-    kernels no worse than torch's. over_ranks: statistics cover all ranks. Names of parameters and buffers stay. Where the kernels don't run nothing
-    is replaced, and the log says so.
+    kernels no worse than torch's. One that only applies another child before them names it with `BEFORE_NORM`, and is run without what torch does
+    around every module. over_ranks: statistics cover all ranks. Names of parameters and buffers stay. Where the kernels don't run nothing is
+    replaced, and the log says so.
     """
     obstacle = available.obstacle(next(net.parameters()).device)
     if obstacle:
@@ -90,7 +92,24 @@ def _fuse(net: nn.Module, *, over_ranks: bool, scratch: Scratch) -> int:
             continue
         if not norm.track_running_stats:
             continue
-        setattr(layer, names[0], FusedNormAct(norm, act, over_ranks=over_ranks, scratch=scratch))
+        fused = FusedNormAct(norm, act, over_ranks=over_ranks, scratch=scratch)
+        setattr(layer, names[0], fused)
         setattr(layer, names[1], nn.Identity())
+        before: str | None = getattr(layer, "BEFORE_NORM", None)
+        if before is not None:
+            # A partial, not a closure: a copy of the network must run its own layers.
+            layer.__dict__["forward"] = partial(_in_a_row, getattr(layer, before), fused)
         count += 1
     return count
+
+
+def _in_a_row(before: nn.Module, norm: FusedNormAct, x: Tensor) -> Tensor:
+    """Run a layer of a module and a fused norm: a call of a module costs the host microseconds, and a small network has hundreds."""
+    if _hooked(before) or _hooked(norm):
+        found: Tensor = norm(before(x))
+        return found
+    return norm.forward(before.forward(x))
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)

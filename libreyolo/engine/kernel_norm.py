@@ -14,6 +14,8 @@ from libreyolo.engine.batchnorm import SyncBatchNorm
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.scratch import ALONE, Ranks, Scratch
 
+KINDS = frozenset((torch.float32, torch.bfloat16, torch.float16))
+
 
 class KernelBatchNorm(SyncBatchNorm):
     """BatchNorm on a GPU with few operators and few calls; with the statistics of all ranks where `over_ranks`.
@@ -47,12 +49,11 @@ class KernelBatchNorm(SyncBatchNorm):
 
     def by_kernels(self, x: Tensor, act: int, ranks: Ranks) -> Tensor:
         """Return the normalised map after an activation of `nn.fused.kernels`, 0 for none; moves the running statistics."""
-        from libreyolo.nn.fused.norm_act import Running, norm_act
-
+        norm_act, running = _kernels()
         own, found = self._buffers, self._parameters  # what a module finds by attribute it looks for in several places
         mean, var, tracked, weight, bias = own["running_mean"], own["running_var"], own["num_batches_tracked"], found["weight"], found["bias"]
         assert mean is not None and var is not None and tracked is not None and weight is not None and bias is not None and self.momentum is not None
-        return norm_act(x, weight, bias, Running(mean, var, tracked, self.momentum), eps=self.eps, act=act, ranks=ranks, scratch=self.scratch)
+        return norm_act(x, weight, bias, running(mean, var, tracked, self.momentum), eps=self.eps, act=act, ranks=ranks, scratch=self.scratch)
 
     def _usual(self, x: Tensor) -> bool:
         return (
@@ -61,7 +62,7 @@ class KernelBatchNorm(SyncBatchNorm):
             and self.affine
             and self._buffers["running_mean"] is not None
             and self._parameters["weight"].dtype == torch.float32  # type: ignore[union-attr]
-            and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+            and x.dtype in KINDS
             and x.numel() > 0
         )
 
@@ -112,6 +113,14 @@ class _TorchKernels(torch.autograd.Function):
         ctx.ranks.add(sums)
         dx = torch.batch_norm_backward_elemt(gradient, x, mean, rstd, weight, sums[0], sums[1], counts)
         return dx, of_weight, of_bias, None, None, None, None, None
+
+
+@functools.cache
+def _kernels() -> tuple[Any, Any]:
+    """Return `norm_act` and `Running`: only a machine with triton can import them, and an import that is done already still costs a microsecond."""
+    from libreyolo.nn.fused.norm_act import Running, norm_act
+
+    return norm_act, Running
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class _Casts:
 
         A chunk is cast where its first layer is, so that its backward comes right after that layer's and not at the end of all.
         """
-        held = self.places.get(id(parameter))
+        held = self.places.get(id(parameter)) if parameter is not None else None
         if held is None or not self._wanted():
             return parameter
         chunk, place = held
@@ -83,7 +83,11 @@ class _Casts:
 
 
 def _conv2d(layer: Any, casts: _Casts, input: Tensor) -> Tensor:
-    found: Tensor = layer._conv_forward(input, casts.of(layer.weight), casts.of(layer.bias))
+    own = layer._parameters  # what a module finds by attribute it looks for in several places
+    weight, bias = casts.of(own["weight"]), casts.of(own["bias"])
+    if layer.padding_mode == "zeros":
+        return torch.conv2d(input, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)  # type: ignore[arg-type]
+    found: Tensor = layer._conv_forward(input, weight, bias)
     return found
 
 

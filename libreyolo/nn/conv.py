@@ -15,6 +15,7 @@ class ConvBNAct(nn.Module):
     """Convolution without bias, BatchNorm, SiLU. An odd `kernel` pads by half of itself, so stride 1 keeps the size."""
 
     NORM_ACT = ("bn", "act")  # applied one after the other, so they may run as one
+    BEFORE_NORM = "conv"  # and that is all its forward does
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, *, groups: int = 1, act: bool = True) -> None:
         super().__init__()

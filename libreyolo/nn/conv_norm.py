@@ -11,6 +11,7 @@ class ConvNorm(nn.Module):
     """Convolution without bias, BatchNorm, then `act` (None: nothing). An odd `kernel` pads by half of itself."""
 
     NORM_ACT = ("norm", "act")  # applied one after the other, so they may run as one
+    BEFORE_NORM = "conv"  # and that is all its forward does
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1, *, act: nn.Module | None = None) -> None:
         super().__init__()

@@ -69,6 +69,7 @@ class HgConv(nn.Module):
     """Convolution without bias, BatchNorm and, if `act`, ReLU. An even `kernel` pads right and below, so the size stays."""
 
     NORM_ACT = ("bn", "act")  # applied one after the other, so they may run as one
+    BEFORE_NORM = "conv"  # and that is all its forward does
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int, stride: int = 1, *, groups: int = 1, act: bool = True) -> None:
         super().__init__()

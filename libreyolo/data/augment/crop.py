@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from PIL import Image
 
+from libreyolo.data.augment.resize import resize_for_training
 from libreyolo.interfaces.input import InputSpec
 
 Part = tuple[float, float, float, float]
@@ -54,12 +56,22 @@ def draw_part(rng: np.random.Generator, hw: tuple[int, int], imgsz: tuple[int, i
     return _placed(min(part_w / w, 1.0), min(part_h / h, 1.0), 0.5, 0.5)
 
 
-def show_part(image: np.ndarray, part: Part, imgsz: tuple[int, int], spec: InputSpec) -> Image.Image:
-    """Return a part of the picture uint8 [h, w, 3] at the network input's size."""
-    h, w = image.shape[:2]
-    # A fraction like 1 - 2^-53 times a side may round past it, which Pillow refuses.
-    box = (part[0] * w, part[1] * h, min(part[2] * w, w), min(part[3] * h, h))
-    return Image.fromarray(image).resize((imgsz[1], imgsz[0]), resampling(spec), box=box)
+def show_part(image: np.ndarray, part: Part, imgsz: tuple[int, int], spec: InputSpec) -> np.ndarray:
+    """Return a part of the picture uint8 [h, w, 3], writable, at the network input's size: uint8 [H, W, 3].
+
+    The part ends at whole pixels, as published trainers cut it, and has at least one.
+    """
+    assert spec.filter != "cv2", "a family that crops was evaluated with one of Pillow's filters"
+    (top, bottom), (left, right) = (_whole_pixels(part[1 - axis], part[3 - axis], image.shape[axis]) for axis in (0, 1))
+    return resize_for_training(image[top:bottom, left:right], imgsz, spec.filter)
+
+
+def mirror(image: np.ndarray, *, left_right: bool, upside_down: bool) -> np.ndarray:
+    """Return the picture uint8 [h, w, 3], mirrored as asked, contiguous."""
+    dims = [dim for dim, wanted in ((2, left_right), (1, upside_down)) if wanted]
+    if not dims:
+        return image
+    return torch.from_numpy(image).permute(2, 0, 1).flip(dims).permute(1, 2, 0).contiguous().numpy()
 
 
 def enough_hw(imgsz: tuple[int, int], scale: tuple[float, float]) -> tuple[int, int]:
@@ -75,6 +87,11 @@ def enough_hw(imgsz: tuple[int, int], scale: tuple[float, float]) -> tuple[int, 
 def resampling(spec: InputSpec) -> Image.Resampling:
     """Return Pillow's filter for a family that crops."""
     return {"pil": Image.Resampling.BILINEAR, "pil-bicubic": Image.Resampling.BICUBIC}[spec.filter]
+
+
+def _whole_pixels(low: float, high: float, length: int) -> tuple[int, int]:
+    first = min(round(low * length), length - 1)
+    return first, max(round(high * length), first + 1)
 
 
 def _without_ends(image: np.ndarray) -> np.ndarray:

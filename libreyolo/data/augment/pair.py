@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from libreyolo.data.decode import Box
 from libreyolo.ops.keyed import generator
 
 
@@ -44,10 +45,9 @@ def draw_pair_plan(settings: PairSettings, hw: tuple[int, int], *, seed: int, ep
     return PairPlan(top, left, mirrored, upside_down, transposed)
 
 
-def cut(picture: np.ndarray, plan: PairPlan, crop: tuple[int, int]) -> np.ndarray:
-    """Return the crop of a picture uint8 [h, w, 3], [H, W, 3]; one smaller than it is filled up with its mirror image."""
-    filled = fill_up(picture, (max(crop[0], picture.shape[0]), max(crop[1], picture.shape[1])))
-    return filled[plan.top : plan.top + crop[0], plan.left : plan.left + crop[1]]
+def shown_box(plan: PairPlan, hw: tuple[int, int], crop: tuple[int, int]) -> Box:
+    """Return what a crop shows of a picture of this size: less than the crop where the picture is smaller, which `fill_up` then makes up for."""
+    return plan.top, plan.left, min(plan.top + crop[0], hw[0]), min(plan.left + crop[1], hw[1])
 
 
 def fill_up(picture: np.ndarray, hw: tuple[int, int]) -> np.ndarray:

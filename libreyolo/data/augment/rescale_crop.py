@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from libreyolo.data.augment.letterbox import letterbox_geometry
 from libreyolo.data.augment.matrices import scale_shift
 from libreyolo.data.augment.plan import Plan, make_slot
-from libreyolo.data.masks import shrink_mask
+from libreyolo.data.augment.resize import resize_for_training
+from libreyolo.data.masks import histogram, shrink_mask
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.ops.keyed import generator
 from libreyolo.ops.pixels import IGNORED
@@ -92,8 +92,7 @@ def draw_crop(
     corner = _choose(places, zoomed, mask, mirror, settings)
     spans = [_span(zoomed[a], size[a], corner[a], settings.imgsz[a], mirrored=mirror[a], margin=MARGIN) for a in (0, 1)]
     to_output = _to_output(zoomed, size, corner, spans, mirror)
-    if size != image.shape[:2]:
-        image = np.asarray(Image.fromarray(image).resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    image = resize_for_training(image, size)
     part = (slice(*spans[0]), slice(*spans[1]))
     slot = make_slot(0, 0, to_output, (0.0, 0.0, 1.0, 1.0), settings.imgsz)
     assert slot is not None, "a crop lies on its picture"
@@ -112,7 +111,7 @@ def _choose(
         spans = [_span(zoomed[a], mask.shape[a], corner[a], settings.imgsz[a], mirrored=mirror[a], margin=0) for a in (0, 1)]
         steps = [max(1, (high - low) // MAX_LOOKED) for low, high in spans]
         seen = mask[spans[0][0] : spans[0][1] : steps[0], spans[1][0] : spans[1][1] : steps[1]]
-        counts = np.bincount(seen.reshape(-1), minlength=IGNORED + 1)[:IGNORED]
+        counts = histogram(seen)[:IGNORED]
         if counts.max() <= settings.cat_max_ratio * counts.sum():
             break
     return corner

@@ -1,4 +1,6 @@
-"""Bilinear resizing of uint8 pictures to the bit as two libraries do it; published weights were evaluated with one or the other."""
+"""Resizing of uint8 pictures: for evaluation and prediction to the bit as two libraries do it, for published weights were evaluated with one or the
+other; for training in a fraction of the time.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +30,25 @@ def resize_bilinear(image: np.ndarray, new_hw: tuple[int, int], filter: Literal[
         wide = image.astype(np.int32)
         return ((wide[0::2, 0::2] + wide[0::2, 1::2] + wide[1::2, 0::2] + wide[1::2, 1::2] + 2) >> 2).astype(np.uint8)
     return _fixed_point(image, new_hw)
+
+
+def resize_for_training(image: np.ndarray, new_hw: tuple[int, int], filter: Literal["pil", "pil-bicubic"] = "pil") -> np.ndarray:
+    """Return the picture at new_hw, uint8 [H, W, 3], contiguous; the picture itself where it already has that size.
+
+    image: uint8 [h, w, 3], writable, of any strides; a part of a picture is resized as if nothing lay around it.
+    filter: Pillow's BILINEAR or BICUBIC. Where a photograph shrinks, its weights are rounded otherwise and make a difference of 1 in a value now and
+        then; the bits are the same on every processor.
+    """
+    if image.shape[:2] == tuple(new_hw):
+        return np.ascontiguousarray(image)
+    import torch  # seconds to import, for those who only look over a set
+
+    # Four to eight times as fast as Pillow where the processor has AVX2, half as fast elsewhere: one way for all, or pixels would depend on it.
+    # A batch of one whose channels come last, all strides told: that is the layout for which torch has its fast code.
+    pixels = torch.from_numpy(image)[None].permute(0, 3, 1, 2)
+    mode = {"pil": "bilinear", "pil-bicubic": "bicubic"}[filter]
+    resized = torch.nn.functional.interpolate(pixels, size=tuple(new_hw), mode=mode, antialias=True)
+    return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())
 
 
 def _fixed_point(image: np.ndarray, new_hw: tuple[int, int]) -> np.ndarray:

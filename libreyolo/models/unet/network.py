@@ -53,6 +53,7 @@ class ConvBNReLU(nn.Module):
     """Convolution without bias, BatchNorm, ReLU. An odd `kernel` pads by half of itself."""
 
     NORM_ACT = ("bn", "act")  # applied one after the other, so they may run as one
+    BEFORE_NORM = "conv"  # and that is all its forward does
 
     def __init__(self, in_channels: int, out_channels: int, kernel: int = 3) -> None:
         super().__init__()

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from torchvision.transforms import v2
 
-from libreyolo.data.augment.crop import RATIOS, centre_crop, draw_part, enough_hw, show_part
+from libreyolo.data.augment.crop import RATIOS, centre_crop, draw_part, enough_hw, mirror, show_part
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.ops.keyed import generator
 
@@ -41,7 +41,7 @@ def test_tiny_and_thin_pictures_are_shown_without_filling_the_memory(hw: tuple[i
     assert (centre_crop(picture, (64, 64), SPEC) == 77).all()
     for i in range(5):
         part = draw_part(generator(0, "tiny", i), hw, (64, 64), (0.5, 1.0))
-        assert (np.asarray(show_part(picture, part, (64, 64), SPEC)) == 77).all()
+        assert (show_part(picture, part, (64, 64), SPEC) == 77).all()
 
 
 def test_parts_have_the_area_and_shape_of_their_rule_and_lie_in_the_picture() -> None:
@@ -68,11 +68,30 @@ def test_where_no_draw_fits_the_largest_middle_part_of_an_allowed_shape_is_shown
 def test_a_part_is_shown_at_the_input_s_size_where_it_lies() -> None:
     picture = np.zeros((40, 80, 3), np.uint8)
     picture[:, 40:] = 255
-    right = np.asarray(show_part(picture, (0.5, 0.0, 1.0, 1.0), (16, 16), SPEC))
+    right = show_part(picture, (0.5, 0.0, 1.0, 1.0), (16, 16), SPEC)
     assert right.shape == (16, 16, 3)
-    assert right[:, 2:].min() == 255  # the filter reads a pixel or two beyond the part
-    whole = np.asarray(show_part(picture, (0.0, 0.0, 1.0, 1.0), (16, 16), SPEC))
+    assert right.min() == 255  # the filter reads nothing beyond the part
+    whole = show_part(picture, (0.0, 0.0, 1.0, 1.0), (16, 16), SPEC)
     assert whole[:, :6].max() == 0 and whole[:, 10:].min() == 255
+
+
+@pytest.mark.parametrize("filter", ["pil", "pil-bicubic"])
+def test_a_part_ends_at_whole_pixels_and_is_resized_by_the_family_s_filter(filter) -> None:
+    picture = np.random.default_rng(1).integers(90, 160, (40, 80, 3), dtype=np.uint8)
+    shown = show_part(picture, (0.113, 0.26, 0.74, 0.93), (16, 16), InputSpec(resize="crop", filter=filter, crop_pct=1.0))
+    kind = {"pil": Image.Resampling.BILINEAR, "pil-bicubic": Image.Resampling.BICUBIC}[filter]
+    expected = np.asarray(Image.fromarray(picture[10:37, 9:59]).resize((16, 16), kind))  # 0.26 * 40 = 10.4, 0.113 * 80 = 9.04, ...
+    assert np.abs(shown.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("left_right", [False, True])
+@pytest.mark.parametrize("upside_down", [False, True])
+def test_a_picture_is_mirrored_as_asked(left_right: bool, upside_down: bool) -> None:
+    picture = noise(5, 7)
+    expected = picture[:: -1 if upside_down else 1, :: -1 if left_right else 1]
+    mirrored = mirror(picture, left_right=left_right, upside_down=upside_down)
+    np.testing.assert_array_equal(mirrored, expected)
+    assert mirrored.flags.c_contiguous
 
 
 def test_pictures_are_decoded_large_enough_for_the_smallest_part() -> None:

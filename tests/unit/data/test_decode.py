@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from libreyolo.data.decode import PictureError, decode_picture, fit_size, probe_picture
+from libreyolo.data.decode import PictureError, decode_part, decode_picture, fit_size, probe_picture
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (6, 10, 3), dtype=np.uint8)
@@ -119,6 +119,12 @@ def test_exif_orientation_is_applied_to_pixels_and_size(tmp_path: Path, orientat
     Image.fromarray(stored_for(orientation, PIXELS)).save(path, exif=exif)
     np.testing.assert_array_equal(decode_picture(path), PIXELS)
     assert probe_picture(path) == (6, 10)
+    Image.fromarray(PIXELS).save(tmp_path / "upright.png")
+    np.testing.assert_array_equal(decode_picture(path, (3, 5)), decode_picture(tmp_path / "upright.png", (3, 5)))
+    part = decode_part(path, (6, 10), (1, 2, 5, 9))
+    np.testing.assert_array_equal(part, PIXELS[1:5, 2:9])
+    assert part.flags.writeable
+    assert decode_part(path, (10, 6), (1, 2, 5, 6)) is None
 
 
 def test_a_turned_jpeg_shrinks_to_the_upright_target(tmp_path: Path) -> None:
@@ -222,6 +228,8 @@ def test_a_broken_file_is_found_by_the_probe(tmp_path: Path, content: object, re
         probe_picture(path)
     with pytest.raises(PictureError):
         decode_picture(path)
+    with pytest.raises(PictureError):
+        decode_part(path, (120, 160), (0, 0, 4, 4))
 
 
 def test_a_missing_file_is_told_as_such(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from libreyolo.data.masks import MaskError, count_values, read_raw, read_rules, shrink_mask, wrong_values
+from libreyolo.data.masks import MaskError, classes_of, count_values, histogram, read_raw, read_rules, shrink_mask, wrong_values
 from libreyolo.errors import UserError
 
 IDS = np.array([[0, 1, 2], [2, 1, 0]], np.uint8)
@@ -83,6 +83,25 @@ def test_a_file_that_is_no_picture_is_refused(content: bytes, tmp_path: Path) ->
     (tmp_path / "m.png").write_bytes(content)
     with pytest.raises(MaskError, match="cannot be decoded"):
         read_raw(tmp_path / "m.png")
+
+
+def test_bytes_are_counted_in_any_part_of_a_mask() -> None:
+    mask = np.random.default_rng(0).integers(0, 256, (40, 50), dtype=np.uint8)
+    for part in (mask, mask[3:9, 1:2], mask[::3, 5:40:2], mask[:, 7:]):
+        assert histogram(part).tolist() == np.bincount(part.ravel(), minlength=256).tolist()
+    values, counts = count_values(mask[:2, :3])
+    assert counts.sum() == 6
+    assert set(values.tolist()) == set(mask[:2, :3].ravel().tolist())
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32])
+def test_classes_are_what_the_rules_say_of_each_value(kind: type) -> None:
+    raw = np.array([[0, 2, 255], [1, 2, 9]], kind)
+    plain, mapped = read_rules(YAML, {}, NAMES), read_rules(YAML, {"label_mapping": {0: 1, 2: 0, 9: 2}}, NAMES)
+    assert classes_of(raw, np.unique(raw), mapped).tolist() == [[1, 0, 255], [255, 0, 2]]
+    as_stored = classes_of(raw[:1], np.unique(raw[:1]), plain)
+    assert as_stored.dtype == np.uint8
+    assert as_stored.tolist() == [[0, 2, 255]]
 
 
 def test_without_a_mapping_values_are_ids_and_255_is_ignored() -> None:

@@ -221,8 +221,12 @@ def test_a_picture_that_changes_after_the_scan_is_named(tmp_path: Path) -> None:
     pairs_below(tmp_path, "inputs", "targets", ["a.png"])
     data = load_restore(write_text(tmp_path / "data.yaml", "train: inputs\n"))
     save_picture(tmp_path / "targets" / "a.png", (10, 10))
-    with pytest.raises(UserError, match=r"targets/a\.png was 32x24 at the scan and has changed since"):
-        data.train.pair(0)
+    for ask in (lambda: data.train.pair(0), lambda: data.train.parts(0, (0, 0, 4, 4))):
+        with pytest.raises(UserError, match=r"targets/a\.png was 32x24 at the scan and has changed since"):
+            ask()
+    (tmp_path / "targets" / "a.png").write_bytes(b"<html>")
+    with pytest.raises(UserError, match=r"targets/a\.png was fine at the scan, now it is not a picture; restore or remove it"):
+        data.train.parts(0, (0, 0, 4, 4))
 
 
 @pytest.mark.parametrize("cache", ["ram", "disk"])
@@ -232,6 +236,10 @@ def test_a_cache_gives_the_same_pixels(cache: Any, tmp_path: Path) -> None:
     plain, cached = load_restore(yaml), load_restore(yaml, cache=cache)
     for _ in range(2):
         for one, other in zip(plain.train.pair(1), cached.train.pair(1), strict=True):
+            assert (one == other).all()
+            assert one.shape == (24, 32, 3)
+        for whole, one, other in zip(plain.train.pair(1), plain.train.parts(1, (2, 3, 20, 31)), cached.train.parts(1, (2, 3, 20, 31)), strict=True):
+            assert (one == whole[2:20, 3:31]).all()
             assert (one == other).all()
     cached.train.close()
     assert cached.val is not None

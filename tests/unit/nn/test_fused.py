@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -199,6 +200,25 @@ def test_a_layer_keeps_its_names_and_trains_and_predicts_as_before(monkeypatch: 
         assert torch.allclose(value.float(), twin.state_dict()[name].float(), rtol=1e-5, atol=1e-6), name
     assert torch.allclose(net.eval()(x), twin.eval()(x), rtol=1e-5, atol=1e-6)
     assert type(synchronise(fusion.fuse(twin, over_ranks=True))[0].bn).__name__ == "FusedNormAct"
+
+
+def test_a_layer_in_a_row_copies_as_itself_and_its_parts_hooks_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(available, "obstacle", lambda device: "")
+    net = nn.Sequential(ConvBNAct(3, 4, 3)).to(DEVICE).to(memory_format=torch.channels_last)
+    fusion.fuse(net, over_ranks=False)
+    x = maps((2, 3, 6, 6))
+    before = net(x).detach()
+    twin = copy.deepcopy(net)
+    with torch.no_grad():
+        twin[0].conv.weight.zero_()
+        twin[0].bn.bias.fill_(2.0)
+    assert torch.allclose(twin(x), F.silu(torch.tensor(2.0, device=DEVICE)))  # nothing is left of the picture, and the original is what it was
+    assert torch.allclose(net(x), before)
+    called: list[str] = []
+    net[0].conv.register_forward_hook(lambda *_: called.append("convolution"))
+    net[0].bn.register_forward_pre_hook(lambda *_: called.append("norm"))
+    assert torch.allclose(net(x), before)
+    assert called == ["convolution", "norm"]
 
 
 def test_statistics_that_are_recomputed_are_a_mean_over_all_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from libreyolo.data.augment.pair import PairSettings, cut, draw_pair_plan, fill_up, turn
+from libreyolo.data.augment.pair import PairSettings, draw_pair_plan, fill_up, shown_box, turn
 from libreyolo.data.restore_loader import eval_loader, train_loader, whole_batch
 
 
@@ -33,6 +33,11 @@ class Numbered:
         rows, columns = np.mgrid[:h, :w].astype(np.uint8)
         picture = np.stack([rows, columns, np.full_like(rows, index)], axis=2)
         return picture, 255 - picture
+
+    def parts(self, index: int, box: tuple[int, int, int, int]) -> tuple[np.ndarray, np.ndarray]:
+        top, left, bottom, right = box
+        given, target = self.pair(index)
+        return given[top:bottom, left:right], target[top:bottom, left:right]
 
 
 def pixels(images: torch.Tensor) -> torch.Tensor:
@@ -84,9 +89,8 @@ def test_probabilities_of_0_leave_crops_as_they_are() -> None:
 
 
 def test_a_picture_smaller_than_the_crop_is_filled_up_with_its_mirror_image() -> None:
-    picture = Numbered((3, 20)).pair(0)[0]
     plan = draw_pair_plan(PairSettings((8, 8)), (3, 20), seed=0, epoch=0, place=0)
-    crop = cut(picture, plan, (8, 8))
+    crop = fill_up(Numbered((3, 20)).parts(0, shown_box(plan, (3, 20), (8, 8)))[0], (8, 8))
     assert crop.shape == (8, 8, 3)
     assert crop[:, 0, 0].tolist() == [0, 1, 2, 1, 0, 1, 2, 1]
     assert crop[0, :, 1].tolist() == list(range(plan.left, plan.left + 8))
