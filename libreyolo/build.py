@@ -191,9 +191,9 @@ def training(
     stack = ExitStack()
     precision = amp_dtype(recipe, device)
     stack.enter_context(compiled(bare, recipe.compile))
-    if recipe.compile is False:  # a compiler joins a cast with what uses it
-        stack.enter_context(cast_together(bare, precision))
-    wrapped = _graphed(data_parallel.data_parallel(bare, device), recipe, seat, stack)
+    # A compiler joins a cast with what uses it.
+    chunks = stack.enter_context(cast_together(bare, precision)) if recipe.compile is False else ()
+    wrapped = _graphed(data_parallel.data_parallel(bare, device, chunks), recipe, seat, stack)
     if recipe.profile and seat.world_size == 1:
         wrapped = MarkedNetwork(wrapped)
     interruption = interruption or Interruption()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -58,6 +58,22 @@ def average_(tensor: Tensor) -> None:
     if world_size() > 1:
         dist.all_reduce(tensor)
         tensor.div_(world_size())
+
+
+def begin_average(tensor: Tensor) -> Callable[[], None]:
+    """Begin to make `tensor` its mean over ranks, in place; call what is returned before it is used (a device then waits, not its host)."""
+    if world_size() == 1:
+        return _nothing
+    tensor.div_(world_size())
+    wait = dist.all_reduce(tensor, async_op=True).wait
+
+    def finish() -> None:
+        wait()
+
+    return finish
+
+
+def _nothing() -> None: ...
 
 
 def broadcast_(tensor: Tensor, source: int = 0) -> None:

@@ -1,22 +1,24 @@
-"""DistributedDataParallel, with the gradients of small parameters averaged in one go."""
+"""Gradients averaged over ranks, beside the backward that finds them, with few calls for hundreds of parameters."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from libreyolo.engine import collectives
+from libreyolo.engine.weight_casts import Chunk
 
 _Plain = nn.parallel.DistributedDataParallel
 # torch renamed the argument and warns of the old name.
 _SYNC_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in inspect.signature(_Plain).parameters else "broadcast_buffers"
 
 
-class DataParallel(_Plain):
+class ByBuckets(_Plain):
     """DDP for weights, in whose buckets every tensor costs the host a copy, and one all-reduce for all vectors.
 
     Two thirds of a convolutional network's parameters are BatchNorm's vectors: hundreds of copies a step for a hundredth of the bytes. Call
@@ -31,36 +33,145 @@ class DataParallel(_Plain):
         # DDP looks for those of the network itself in two places, under "name" and ".name".
         self._set_params_and_buffers_to_ignore_for_model(net, [*vectors, *(f".{name}" for name in vectors if "." not in name)])
         super().__init__(net, **options)
-        self._groups = [_Group([p for p in distinct if p.dtype == dtype]) for dtype in dict.fromkeys(p.dtype for p in distinct)]
+        self._groups = _groups_of(distinct)
 
-    @torch.no_grad()
     def finish_gradients(self) -> None:
         """Average the gradients that DDP leaves alone over ranks. One that is None counts as 0."""
         for group in self._groups:
             group.average()
 
 
-class _Group:
-    """Vectors of one type; in the beginning they are made those of rank 0, as DDP does with the others."""
+class ByChunks(nn.Module):
+    """A network whose weights are averaged where they are cast: a chunk's gradients come at once, and the backward goes on beside their all-reduce.
+
+    DDP costs the host a hook and a copy for each weight. Here a chunk is copied, from the casts' type, into memory that one all-reduce takes. All
+    else is averaged after the backward, where `finish_gradients` is called; gradients are averages over ranks then. As with DDP, a network must ask
+    for the same weights on every rank.
+    """
+
+    def __init__(self, net: nn.Module, chunks: Sequence[Chunk]) -> None:
+        super().__init__()
+        self.module = net
+        self._synchronises = True
+        _begin_as_rank_0(net)
+        self._chunks = [_InBackward(chunk.parameters) for chunk in chunks]
+        for chunk, group in zip(chunks, self._chunks, strict=True):
+            chunk.take = self._taken_by(group)
+        cast = {id(p) for chunk in chunks for p in chunk.parameters}
+        self._groups = _groups_of([p for p in net.parameters() if p.requires_grad and id(p) not in cast])
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        return self.module(*given, **named)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients of the block's backwards add up on each rank, until one outside it averages them."""
+        before, self._synchronises = self._synchronises, False
+        try:
+            yield
+        finally:
+            self._synchronises = before
+
+    def finish_gradients(self) -> None:
+        """Wait for what is under way, and average all else over ranks. A gradient that is None counts as 0."""
+        for group in self._groups:
+            group.average()
+        for chunk in self._chunks:
+            chunk.finish()
+
+    def _taken_by(self, group: _InBackward) -> Any:
+        def take(gradients: Sequence[Tensor | None]) -> bool:
+            if self._synchronises:
+                group.take(gradients)
+            return self._synchronises
+
+        return take
+
+
+class _Flat:
+    """Parameters of one type, and memory for their gradients in one piece, in which each lies as its parameter does."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
-        self.flat = torch.cat([p.detach().reshape(-1) for p in parameters])
-        self.parts = [part.view(p.shape) for part, p in zip(self.flat.split([p.numel() for p in parameters]), parameters, strict=True)]
-        collectives.broadcast_(self.flat)
-        with torch.no_grad():
-            torch._foreach_copy_([p.detach() for p in parameters], self.parts)
+        self.flat = torch.zeros(sum(p.numel() for p in parameters), dtype=parameters[0].dtype, device=parameters[0].device)
+        pieces = self.flat.split([p.numel() for p in parameters])
+        self.parts = [piece.as_strided(p.shape, _dense_strides(p)) for piece, p in zip(pieces, parameters, strict=True)]
 
-    def average(self) -> None:
-        gradients = [p.grad for p in self.parameters]
+    def _put(self, gradients: Sequence[Tensor | None]) -> None:
+        """Copy gradients into the memory; 0 where there is none."""
         present = [(part, g) for part, g in zip(self.parts, gradients, strict=True) if g is not None]
         if len(present) < len(self.parts):
             self.flat.zero_()
         if present:
             torch._foreach_copy_([part for part, _ in present], [g for _, g in present])
-        collectives.average_(self.flat)
+
+    def _hand_out(self) -> None:
         for parameter, part in zip(self.parameters, self.parts, strict=True):
             parameter.grad = part
+
+
+class _Group(_Flat):
+    """Parameters whose gradients are averaged when all of them are there."""
+
+    @torch.no_grad()
+    def average(self) -> None:
+        self._put([p.grad for p in self.parameters])
+        collectives.average_(self.flat)
+        self._hand_out()
+
+
+class _InBackward(_Flat):
+    """Parameters whose gradients come at once; `take` begins to average them, `finish` hands them out."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        super().__init__(parameters)
+        self._finish: Any = None
+
+    @torch.no_grad()
+    def take(self, gradients: Sequence[Tensor | None]) -> None:
+        self._put(gradients)
+        earlier = [(part, p.grad) for part, p in zip(self.parts, self.parameters, strict=True) if p.grad is not None]
+        if earlier:  # of micro-batches before this one
+            torch._foreach_add_([part for part, _ in earlier], [g for _, g in earlier])
+        self._finish = collectives.begin_average(self.flat)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        if self._finish is None:  # nobody asked for one of them
+            self.take([None] * len(self.parameters))
+        self._finish()
+        self._finish = None
+        self._hand_out()
+
+
+def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
+    """Return the strides of a tensor's like that has no gaps."""
+    return torch.empty_like(parameter, device="meta").stride()
+
+
+def _groups_of(parameters: Sequence[nn.Parameter]) -> list[_Group]:
+    groups = [_Group([p for p in parameters if p.dtype == dtype]) for dtype in dict.fromkeys(p.dtype for p in parameters)]
+    for group in groups:
+        _make_those_of_rank_0([p.detach() for p in group.parameters])
+    return groups
+
+
+def _begin_as_rank_0(net: nn.Module) -> None:
+    """Make parameters and buffers those of rank 0."""
+    tensors = [t.detach() for t in (*net.parameters(), *net.buffers())]
+    for dtype in dict.fromkeys(t.dtype for t in tensors):
+        _make_those_of_rank_0([t for t in tensors if t.dtype == dtype and t.numel()])
+
+
+@torch.no_grad()
+def _make_those_of_rank_0(tensors: Sequence[Tensor]) -> None:
+    """Broadcast tensors of one type in one piece."""
+    if not tensors:
+        return
+    flat = torch.cat([t.reshape(-1) for t in tensors])
+    collectives.broadcast_(flat)
+    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+        tensor.copy_(part.view(tensor.shape))
 
 
 def _vectors(net: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -71,16 +182,19 @@ def _vectors(net: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
                 yield f"{prefix}.{name}" if prefix else name, parameter
 
 
-def data_parallel(net: nn.Module, device: torch.device) -> nn.Module:
+def data_parallel(net: nn.Module, device: torch.device, chunks: Sequence[Chunk] = ()) -> nn.Module:
     """Return the network for training on all ranks, or itself when alone.
 
-    Buffers are not broadcast in the forward: synchronised BatchNorm needs none, and the others are averaged before they are used.
+    chunks: weights that are cast together. Without any, gradients go through DDP's buckets. Buffers are not broadcast in the forward: synchronised
+    BatchNorm needs none, and the others are averaged before they are used.
     """
     if collectives.world_size() == 1:
         return net
+    if chunks:
+        return ByChunks(net, chunks)
     ids = [device.index] if device.type == "cuda" else None
     options: dict[str, Any] = {_SYNC_BUFFERS: False}
-    return DataParallel(net, device_ids=ids, gradient_as_bucket_view=True, **options)
+    return ByBuckets(net, device_ids=ids, gradient_as_bucket_view=True, **options)
 
 
 def finish_gradients(net: nn.Module) -> None:

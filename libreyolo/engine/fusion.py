@@ -42,6 +42,12 @@ class FusedNormAct(KernelBatchNorm):
         found: Tensor = self.act(normalised)
         return found
 
+    def with_another(self, x: Tensor, other: FusedNormAct, z: Tensor, act: int) -> Tensor:
+        """Return the activated sum of two maps, each normalised by its own of two norms without activation; moves the statistics of both."""
+        from libreyolo.nn.fused.pair_act import pair_act
+
+        return pair_act(x, z, self.as_norm(), other.as_norm(), eps=self.eps, act=act, ranks=self.ranks(), scratch=self.scratch)
+
 
 def with_norms(net: nn.Module, *, fused: bool | None, over_ranks: bool, compiled: bool) -> nn.Module:
     """Return the network with BatchNorm as its training runs it, on the device where it is. Every rank must call it, with the same arguments.
@@ -100,7 +106,36 @@ def _fuse(net: nn.Module, *, over_ranks: bool, scratch: Scratch) -> int:
             # A partial, not a closure: a copy of the network must run its own layers.
             layer.__dict__["forward"] = partial(_in_a_row, getattr(layer, before), fused)
         count += 1
+    for layer in net.modules():
+        _pair(layer)
     return count
+
+
+def _pair(layer: nn.Module) -> None:
+    """Let a layer that says so with `PAIR` (two children whose sum an activation, the third, takes) normalise both of them at once."""
+    names: Any = getattr(layer, "PAIR", None)
+    if names is None:
+        return
+    first, second, act = (getattr(layer, name) for name in names)
+    branches = [forward.args for child in (first, second) if isinstance(forward := child.__dict__.get("forward"), partial)]
+    if len(branches) < 2 or type(act) not in ACTIVATIONS:
+        return
+    (before, norm), (other_before, other_norm) = branches
+    if norm.kind == other_norm.kind == 0 and (norm.eps, norm.momentum) == (other_norm.eps, other_norm.momentum):
+        layer.__dict__["forward"] = partial(_as_a_pair, before, norm, other_before, other_norm, act)
+
+
+def _as_a_pair(before: nn.Module, norm: FusedNormAct, other_before: nn.Module, other_norm: FusedNormAct, act: nn.Module, x: Tensor) -> Tensor:
+    """Run act(norm(before(x)) + other_norm(other_before(x)))."""
+    if any(_hooked(module) for module in (before, norm, other_before, other_norm, act)):
+        total = norm(before(x)) + other_norm(other_before(x))
+    else:
+        mine, other = before.forward(x), other_before.forward(x)
+        if norm.kernels_take(mine) and other_norm.kernels_take(other) and mine.shape == other.shape and mine.dtype == other.dtype:
+            return norm.with_another(mine, other_norm, other, ACTIVATIONS[type(act)])
+        total = norm.forward(mine) + other_norm.forward(other)
+    found: Tensor = act(total)
+    return found
 
 
 def _in_a_row(before: nn.Module, norm: FusedNormAct, x: Tensor) -> Tensor:

@@ -55,6 +55,11 @@ class KernelBatchNorm(SyncBatchNorm):
         assert mean is not None and var is not None and tracked is not None and weight is not None and bias is not None and self.momentum is not None
         return norm_act(x, weight, bias, running(mean, var, tracked, self.momentum), eps=self.eps, act=act, ranks=ranks, scratch=self.scratch)
 
+    def as_norm(self) -> Any:
+        """Return its tensors as `nn.fused.pair_act.Norm`."""
+        own, found, (norm, running) = self._buffers, self._parameters, _pair_s()
+        return norm(found["weight"], found["bias"], running(own["running_mean"], own["running_var"], own["num_batches_tracked"], self.momentum))
+
     def _usual(self, x: Tensor) -> bool:
         return (
             self.training
@@ -121,6 +126,14 @@ def _kernels() -> tuple[Any, Any]:
     from libreyolo.nn.fused.norm_act import Running, norm_act
 
     return norm_act, Running
+
+
+@functools.cache
+def _pair_s() -> tuple[Any, Any]:
+    """Return `pair_act.Norm` and `Running`; see `_kernels`."""
+    from libreyolo.nn.fused.pair_act import Norm, Running
+
+    return Norm, Running
 
 
 def _dense(x: Tensor) -> Tensor:

@@ -19,17 +19,20 @@ CHUNK = 32
 
 
 class _Cast(torch.autograd.Function):
-    """Casts float32 tensors to another type and their gradients back."""
+    """Casts a chunk's float32 parameters to another type and their gradients back."""
 
     @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, chunk: Chunk, dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
+        ctx.chunk = chunk
         return tuple(_copies(tensors, dtype))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        if ctx.chunk.take is not None and ctx.chunk.take(gradients):
+            return (None,) * (2 + len(gradients))
         cast = iter(_copies([g for g in gradients if g is not None], torch.float32))
-        return None, *(next(cast) if g is not None else None for g in gradients)
+        return None, None, *(next(cast) if g is not None else None for g in gradients)
 
 
 def _copies(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
@@ -39,12 +42,17 @@ def _copies(tensors: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     return copies
 
 
-class _Chunk:
-    """Parameters that are cast together, and their casts in the forward under way, once one of them was asked for."""
+class Chunk:
+    """Parameters that are cast together, and their casts in the forward under way, once one of them was asked for.
+
+    take: is given their gradients in the casts' type, one for each parameter (None: it has none), in the backward that finds them, and says whether
+    it keeps them; then the parameters get none from here. None: nobody asks.
+    """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
         self.casts: tuple[Tensor, ...] | None = None
+        self.take: Callable[[Sequence[Tensor | None]], bool] | None = None
 
 
 class _Casts:
@@ -52,7 +60,7 @@ class _Casts:
 
     def __init__(self, parameters: list[nn.Parameter], dtype: torch.dtype) -> None:
         self.dtype, self.kind = dtype, parameters[0].device.type
-        self.chunks = [_Chunk(parameters[first : first + CHUNK]) for first in range(0, len(parameters), CHUNK)]
+        self.chunks = [Chunk(parameters[first : first + CHUNK]) for first in range(0, len(parameters), CHUNK)]
         self.places = {id(p): (chunk, place) for chunk in self.chunks for place, p in enumerate(chunk.parameters)}
         self.under_way = False
 
@@ -74,7 +82,7 @@ class _Casts:
             return parameter
         chunk, place = held
         if chunk.casts is None:
-            chunk.casts = _Cast.apply(self.dtype, *chunk.parameters)
+            chunk.casts = _Cast.apply(chunk, self.dtype, *chunk.parameters)
         return chunk.casts[place]
 
     def _wanted(self) -> bool:
@@ -99,8 +107,8 @@ FORWARDS: dict[type[nn.Module], Callable[..., Tensor]] = {nn.Conv2d: _conv2d, nn
 
 
 @contextmanager
-def cast_together(net: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
-    """For the block, let convolutions and linear layers of `net` take weights that are cast together in its training forward.
+def cast_together(net: nn.Module, dtype: torch.dtype | None) -> Iterator[Sequence[Chunk]]:
+    """For the block, let convolutions and linear layers of `net` take weights that are cast together in its training forward. Gives their chunks.
 
     dtype: that of mixed precision; None, or a network without such layers to train, changes nothing. Where autocast is off or has another type,
     and in evaluation, a layer takes its own weights. So it does where the network's code reads them itself; autocast then casts them, as always.
@@ -108,14 +116,14 @@ def cast_together(net: nn.Module, dtype: torch.dtype | None) -> Iterator[None]:
     layers = [m for m in net.modules() if type(m) in FORWARDS]
     own = {id(p): p for m in layers for p in m.parameters(recurse=False) if p.requires_grad and p.dtype == torch.float32}
     if dtype is None or not own:
-        yield
+        yield ()
         return
     casts = _Casts(list(own.values()), dtype)
     hooks = [net.register_forward_pre_hook(casts.begin), net.register_forward_hook(casts.end, always_call=True)]
     for layer in layers:
         layer.__dict__["forward"] = partial(FORWARDS[type(layer)], layer, casts)
     try:
-        yield
+        yield casts.chunks
     finally:
         for hook in hooks:
             hook.remove()

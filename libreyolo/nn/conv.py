@@ -33,6 +33,8 @@ class ConvBNAct(nn.Module):
 class RepConv(nn.Module):
     """A 3x3 and a 1x1 branch, summed and then activated (RepVGG, arXiv 2101.03697, without its identity branch). Stored as two."""
 
+    PAIR = ("conv1", "conv2", "act")  # all that its forward does: the third of the sum of the first two
+
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
         self.conv1 = ConvBNAct(in_channels, out_channels, 3, act=False)

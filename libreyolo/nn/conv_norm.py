@@ -26,6 +26,8 @@ class ConvNorm(nn.Module):
 class RepVggBlock(nn.Module):
     """A 3x3 and a 1x1 branch, summed and then activated (arXiv 2101.03697, without its identity branch). Stored as two."""
 
+    PAIR = ("conv1", "conv2", "act")  # all that its forward does: the third of the sum of the first two
+
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.conv1 = ConvNorm(channels, channels, 3)

@@ -1,8 +1,9 @@
 """Memory of the host that the GPUs of all its ranks read and write: there the statistics of a layer meet, inside the layer's own kernels.
 
 A collective of a few hundred numbers costs the host more than a kernel does, and there are two in every layer. Here a rank's kernel stores its
-numbers, sets a flag, and waits for the flags of the others. Two places take turns. A rank that stores in a place for the second time has had the
-numbers of all others from the place between, and those left only when the kernel that read the first ones had ended.
+numbers, each in one word with the number of the turn, and reads those of the others until all have this turn's. So a number is never seen before it
+is there, and nobody waits for a flag behind it (NCCL's protocol LL does so). Two places take turns. A rank that stores in a place for the second time
+has had the numbers of all others from the place between, and those left only when the kernel that read the first ones had ended.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-WIDEST, FLAGS = 4096, 256  # channels of the widest layer that meets here, and flags of a rank, one for each block of at least 16 channels
-LINES = 3  # of numbers, of a rank
+WIDEST = 4096  # channels of the widest layer that meets here
+LINES = 6  # of words, of a rank: as many as two maps that are normalised together need
 PLACES = 2
+WORD = 8  # bytes: a float32, and above it the turn in which it was stored
 LAST_TURN = 2**31 - 1
 FOLDER = Path("/dev/shm")  # memory that looks like files, on Linux
 TOKEN = 32  # bytes with which a file begins: whoever reads them there reads this file, and no other of its name
@@ -32,10 +34,7 @@ class Exchange:
         self.path, self.token, self.size = path, token, size
         whole = torch.frombuffer(memory, dtype=torch.uint8)
         self._registered = whole[mmap.PAGESIZE :]  # the first page has the token
-        numbers = PLACES * size * LINES * WIDEST
-        data = self._registered[: 4 * numbers].view(torch.float32).view(PLACES, -1)
-        flags = self._registered[4 * numbers : 4 * numbers + 4 * PLACES * size * FLAGS].view(torch.int32).view(PLACES, -1)
-        self._places = [(data[i], flags[i]) for i in range(PLACES)]
+        self._places = list(self._registered[: WORD * PLACES * size * LINES * WIDEST].view(torch.int64).view(PLACES, -1))
         self._turn = 0
 
     @classmethod
@@ -84,11 +83,11 @@ class Exchange:
             weakref.finalize(self, runtime.cudaHostUnregister, address).atexit = False  # a process that ends gives it back by itself
         return done
 
-    def next_turn(self) -> tuple[Tensor, Tensor, int]:
-        """Return this turn's place and flags, and the flags' new value."""
-        self._turn = self._turn + 1 if self._turn < LAST_TURN else 0  # LAST_TURN is odd, so the places still take turns
-        return (*self._places[self._turn % PLACES], self._turn)
+    def next_turn(self) -> tuple[Tensor, int]:
+        """Return this turn's place, int64 [size * LINES * WIDEST], and its number; words of 0 were never stored."""
+        self._turn = self._turn + 1 if self._turn < LAST_TURN else 2  # LAST_TURN is odd, so the places still take turns
+        return self._places[self._turn % PLACES], self._turn
 
 
 def _bytes(size: int) -> int:
-    return mmap.PAGESIZE + 4 * PLACES * size * (LINES * WIDEST + FLAGS)
+    return mmap.PAGESIZE + WORD * PLACES * size * LINES * WIDEST

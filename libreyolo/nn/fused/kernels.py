@@ -26,9 +26,9 @@ import triton.language as tl
 from libreyolo.nn.fused import exchange
 
 NONE, SILU, RELU = ACTIVATIONS = 0, 1, 2
-# Of the memory in which ranks meet: every rank has three lines of numbers and one of flags there, a flag for each block of columns.
+# Of the memory in which ranks meet: every rank has so many lines there, each so long.
+LINES: tl.constexpr = tl.constexpr(exchange.LINES)
 LINE: tl.constexpr = tl.constexpr(exchange.WIDEST)
-LINE_OF_FLAGS: tl.constexpr = tl.constexpr(exchange.FLAGS)
 # Arguments whose values differ from layer to layer: code that is special for a value of 1, or of a multiple of 16, would only be compiled more often.
 PLAIN_INTEGERS = ["M", "parts", "rank", "turn"]
 
@@ -109,43 +109,80 @@ def _add_up(
 
 
 @triton.jit
-def _set_flag(flag_ptr: tl.tensor, turn: tl.tensor) -> None:
-    """Let whoever sees this value in the flag, on any device of this host, see what this program stored before."""
-    tl.inline_asm_elementwise("st.release.sys.global.b32 [$1], $2; mov.b32 $0, 0;", "=r,l,r", [flag_ptr, turn], tl.int32, is_pure=False, pack=1)
+def _tell(place_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, number: tl.tensor, turn: tl.tensor) -> None:
+    """Store float32 numbers where the other ranks read them, each in one word with this turn."""
+    low = number.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    # Through all caches: the other ranks read what lies in memory.
+    tl.store(place_ptr + columns, (turn.to(tl.int64) << 32) | low, mask=inside, cache_modifier=".wt")
 
 
 @triton.jit
-def _flag(flag_ptr: tl.tensor) -> tl.tensor:
-    return tl.inline_asm_elementwise("ld.acquire.sys.global.b32 $0, [$1];", "=r,l", [flag_ptr], tl.int32, is_pure=False, pack=1)
+def _is_late(word: tl.tensor, inside: tl.tensor, turn: tl.tensor) -> tl.tensor:
+    """Return 1 where a word of another turn lies, 0 elsewhere."""
+    return (inside & ((word >> 32) != turn.to(tl.int64))).to(tl.int32)
 
 
 @triton.jit
-def _tell(flags_ptr: tl.tensor, rank: tl.tensor, turn: tl.tensor, block: tl.tensor) -> None:
-    """Say that this rank's numbers of a block of columns are there."""
-    tl.debug_barrier()  # after the stores of all threads
-    _set_flag(flags_ptr + rank * LINE_OF_FLAGS + block, turn)
+def _heard(place_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, turn: tl.tensor, COUNT: tl.constexpr) -> tl.tensor:
+    """Return another rank's numbers of this turn, from its first two lines and from the last of COUNT, when all of them are there."""
+    first = tl.zeros([columns.shape[0]], dtype=tl.int64)
+    second, last = first, first
+    late = 1
+    while late > 0:  # one way there and back for all three lines
+        first = tl.load(place_ptr + columns, mask=inside, other=0, volatile=True)
+        second = tl.load(place_ptr + LINE + columns, mask=inside, other=0, volatile=True)
+        last = tl.load(place_ptr + (COUNT - 1) * LINE + columns, mask=inside, other=0, volatile=True)
+        late = tl.max(_is_late(first, inside, turn) | _is_late(second, inside, turn) | _is_late(last, inside, turn), axis=0)
+    return _number(first), _number(second), _number(last)
 
 
 @triton.jit
-def _wait_for(flags_ptr: tl.tensor, rank: tl.tensor, turn: tl.tensor, block: tl.tensor) -> None:
-    """Wait until that rank's numbers of a block of columns are there."""
-    flag_ptr = flags_ptr + rank * LINE_OF_FLAGS + block
-    seen = _flag(flag_ptr)
-    while seen != turn:
-        seen = _flag(flag_ptr)
-    tl.debug_barrier()
+def _number(word: tl.tensor) -> tl.tensor:
+    return word.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _keep(
+    table_ptr: tl.tensor, place_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, C: tl.tensor, mean: tl.tensor, squares: tl.tensor,
+    count: tl.tensor, rank: tl.tensor, turn: tl.tensor, MEET: tl.constexpr,
+) -> None:  # fmt: skip
+    """Store a rank's statistics in its row of the table; with MEET also where the others read them."""
+    row_ptr = table_ptr + rank * 3 * C + columns
+    tl.store(row_ptr, mean, mask=inside)
+    tl.store(row_ptr + C, squares, mask=inside)
+    tl.store(row_ptr + 2 * C, count, mask=inside)
+    if MEET:
+        own_ptr = place_ptr + rank * LINES * LINE
+        _tell(own_ptr, columns, inside, mean, turn)
+        _tell(own_ptr + LINE, columns, inside, squares, turn)
+        _tell(own_ptr + 2 * LINE, columns, inside, count, turn)
+
+
+@triton.jit
+def _keep_others(
+    table_ptr: tl.tensor, place_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, C: tl.tensor, rank: tl.tensor, turn: tl.tensor,
+    RANKS: tl.constexpr,
+) -> None:  # fmt: skip
+    """Store the statistics of the other ranks in their rows of the table, when they are there."""
+    for other in range(RANKS):
+        if other != rank:
+            mean, squares, count = _heard(place_ptr + other * LINES * LINE, columns, inside, turn, 3)
+            row_ptr = table_ptr + other * 3 * C + columns
+            tl.store(row_ptr, mean, mask=inside)
+            tl.store(row_ptr + C, squares, mask=inside)
+            tl.store(row_ptr + 2 * C, count, mask=inside)
 
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def sums_kernel(
-    x_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, table_ptr: tl.tensor, place_ptr: tl.tensor, flags_ptr: tl.tensor, M: tl.tensor,
+    x_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, table_ptr: tl.tensor, place_ptr: tl.tensor, M: tl.tensor,
     C: tl.tensor, parts: tl.tensor, rank: tl.tensor, turn: tl.tensor,
     BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, MEET: tl.constexpr,
 ) -> None:  # fmt: skip
     """Row `rank` of the table; with MEET the rows of all ranks.
 
-    Sums are shifted by x[0]: sums of squares of raw values cancel where a channel's mean is large. place, flags: where the ranks meet, and `turn`,
-    the value of a flag there; without MEET nobody looks at them.
+    Sums are shifted by x[0]: sums of squares of raw values cancel where a channel's mean is large. place: where the ranks meet, and `turn`, the
+    number of this meeting; without MEET nobody looks at them.
     """
     part, columns, inside = _place(C, BC)
     shift = tl.load(x_ptr + columns, mask=inside, other=0.0).to(tl.float32)
@@ -166,25 +203,23 @@ def sums_kernel(
         count = M.to(tl.float32)
         mean, squares = total / count + shift, tl.maximum(squares - total * total / count, 0.0)
         count = total * 0.0 + count
-        row_ptr = table_ptr + rank * 3 * C + columns
-        tl.store(row_ptr, mean, mask=inside)
-        tl.store(row_ptr + C, squares, mask=inside)
-        tl.store(row_ptr + 2 * C, count, mask=inside)
+        _keep(table_ptr, place_ptr, columns, inside, C, mean, squares, count, rank, turn, MEET)
         if MEET:
-            block = tl.program_id(0) % tl.cdiv(C, BC)
-            there_ptr = place_ptr + rank * 3 * LINE + columns
-            tl.store(there_ptr, mean, mask=inside)
-            tl.store(there_ptr + LINE, squares, mask=inside)
-            tl.store(there_ptr + 2 * LINE, count, mask=inside)
-            _tell(flags_ptr, rank, turn, block)
-            for other in range(RANKS):
-                if other != rank:
-                    _wait_for(flags_ptr, other, turn, block)
-                    there_ptr = place_ptr + other * 3 * LINE + columns
-                    row_ptr = table_ptr + other * 3 * C + columns
-                    tl.store(row_ptr, tl.load(there_ptr, mask=inside, volatile=True), mask=inside)
-                    tl.store(row_ptr + C, tl.load(there_ptr + LINE, mask=inside, volatile=True), mask=inside)
-                    tl.store(row_ptr + 2 * C, tl.load(there_ptr + 2 * LINE, mask=inside, volatile=True), mask=inside)
+            _keep_others(table_ptr, place_ptr, columns, inside, C, rank, turn, RANKS)
+
+
+@triton.jit
+def _move(
+    mean_ptr: tl.tensor, var_ptr: tl.tensor, tracked_ptr: tl.tensor, columns: tl.tensor, inside: tl.tensor, mean: tl.tensor, squares: tl.tensor,
+    count: tl.tensor, momentum: tl.tensor,
+) -> None:  # fmt: skip
+    """Move running statistics of a block of columns towards the batch's (variance unbiased), tracked batches by one."""
+    running = tl.load(mean_ptr + columns, mask=inside, other=0.0)
+    tl.store(mean_ptr + columns, running + momentum * (mean - running), mask=inside)
+    running = tl.load(var_ptr + columns, mask=inside, other=0.0)
+    tl.store(var_ptr + columns, running + momentum * (squares / tl.maximum(count - 1.0, 1.0) - running), mask=inside)
+    if tl.program_id(0) == 0:
+        tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
 
 
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
@@ -193,16 +228,11 @@ def apply_kernel(
     running_var_ptr: tl.tensor, tracked_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, eps: tl.tensor, momentum: tl.tensor,
     BM: tl.constexpr, BC: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr,
 ) -> None:  # fmt: skip
-    """y = act((x - mean) / sqrt(var + eps) * w + b); running statistics move towards the batch's (variance unbiased), tracked batches by one."""
+    """y = act((x - mean) / sqrt(var + eps) * w + b); running statistics and the count of batches move."""
     block, columns, inside = _place(C, BC)
     mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)
     if block == 0:
-        running = tl.load(running_mean_ptr + columns, mask=inside, other=0.0)
-        tl.store(running_mean_ptr + columns, running + momentum * (mean - running), mask=inside)
-        running = tl.load(running_var_ptr + columns, mask=inside, other=0.0)
-        tl.store(running_var_ptr + columns, running + momentum * (squares / tl.maximum(count - 1.0, 1.0) - running), mask=inside)
-        if tl.program_id(0) == 0:
-            tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
+        _move(running_mean_ptr, running_var_ptr, tracked_ptr, columns, inside, mean, squares, count, momentum)
     scale = tl.load(w_ptr + columns, mask=inside, other=0.0) / tl.sqrt(squares / count + eps)
     bias = tl.load(b_ptr + columns, mask=inside, other=0.0)
     row = block * BM + tl.arange(0, BM)
@@ -224,14 +254,14 @@ def _of_gradient(row: tl.tensor, columns: tl.tensor, offset: tl.tensor, G: tl.te
 @triton.jit(do_not_specialize=PLAIN_INTEGERS)
 def gradient_sums_kernel(
     x_ptr: tl.tensor, g_ptr: tl.tensor, parts_ptr: tl.tensor, tickets_ptr: tl.tensor, out_ptr: tl.tensor, table_ptr: tl.tensor, w_ptr: tl.tensor,
-    b_ptr: tl.tensor, place_ptr: tl.tensor, flags_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, G: tl.tensor, parts: tl.tensor, rank: tl.tensor,
+    b_ptr: tl.tensor, place_ptr: tl.tensor, M: tl.tensor, C: tl.tensor, G: tl.tensor, parts: tl.tensor, rank: tl.tensor,
     turn: tl.tensor, eps: tl.tensor,
     BM: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr, RANKS: tl.constexpr, ACT: tl.constexpr, MEET: tl.constexpr, APART: tl.constexpr,
 ) -> None:  # fmt: skip
     """out [2, C]: over the rows of this rank the sums of dz (the bias's gradient) and of dz * xhat (the weight's).
 
     Of several ranks, out is [2, 2, C]; the second pair is that of all ranks with MEET, else that of this rank again. dz is the gradient at the
-    activation's input, xhat the normalised map. place, flags, turn: as of `sums_kernel`. With APART rows of the gradient g begin every G numbers.
+    activation's input, xhat the normalised map. place, turn: as of `sums_kernel`. With APART rows of the gradient g begin every G numbers.
     """
     part, columns, inside = _place(C, BC)
     mean, squares, count = _merged(table_ptr, columns, inside, C, RANKS)
@@ -256,18 +286,20 @@ def gradient_sums_kernel(
         tl.store(out_ptr + columns, total, mask=inside)
         tl.store(out_ptr + C + columns, total_xhat, mask=inside)
         if MEET:
-            block = tl.program_id(0) % tl.cdiv(C, BC)
-            there_ptr = place_ptr + rank * 3 * LINE + columns
-            tl.store(there_ptr, total, mask=inside)
-            tl.store(there_ptr + LINE, total_xhat, mask=inside)
-            _tell(flags_ptr, rank, turn, block)
+            own_ptr = place_ptr + rank * LINES * LINE
+            _tell(own_ptr, columns, inside, total, turn)
+            _tell(own_ptr + LINE, columns, inside, total_xhat, turn)
+            of_this, of_this_xhat = total, total_xhat
             total = tl.zeros([BC], dtype=tl.float32)
             total_xhat = tl.zeros([BC], dtype=tl.float32)
             for other in range(RANKS):  # in the same order on every rank, which then all have the same sums
-                _wait_for(flags_ptr, other, turn, block)
-                there_ptr = place_ptr + other * 3 * LINE + columns
-                total += tl.load(there_ptr, mask=inside, other=0.0, volatile=True)
-                total_xhat += tl.load(there_ptr + LINE, mask=inside, other=0.0, volatile=True)
+                if other == rank:
+                    total += of_this
+                    total_xhat += of_this_xhat
+                else:
+                    more, more_xhat, _ = _heard(place_ptr + other * LINES * LINE, columns, inside, turn, 2)
+                    total += more
+                    total_xhat += more_xhat
         if RANKS > 1:
             tl.store(out_ptr + 2 * C + columns, total, mask=inside)
             tl.store(out_ptr + 3 * C + columns, total_xhat, mask=inside)

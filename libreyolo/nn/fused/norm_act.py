@@ -42,10 +42,10 @@ class NormAct(torch.autograd.Function):
             parts, tickets = scratch.of(device, stream, plan.floats, plan.blocks)
             table = torch.empty((ranks.size, 3, channels), dtype=torch.float32, device=device)
             exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
-            place, flags, turn = exchange.next_turn() if exchange else (parts, tickets, 0)
+            place, turn = exchange.next_turn() if exchange else (parts, 0)
             launch(
                 plan.ready, ("sums", x.dtype, exchange is None), kernels.sums_kernel, plan.sum_programs, stream,
-                (x, parts, tickets, table, place, flags), (rows, channels, plan.parts, ranks.rank, turn), plan.sums[exchange is not None],
+                (x, parts, tickets, table, place), (rows, channels, plan.parts, ranks.rank, turn), plan.sums[exchange is not None],
             )  # fmt: skip
             if exchange is None and ranks.size > 1:
                 ranks.gather(table)
@@ -73,11 +73,11 @@ class NormAct(torch.autograd.Function):
             # Those of weight and bias are of this rank: DDP averages them like those of every parameter. The second pair becomes that of all ranks.
             sums = torch.empty((2, 2, channels) if ranks.size > 1 else (2, channels), dtype=torch.float32, device=device)
             exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
-            place, flags, turn = exchange.next_turn() if exchange else (parts, tickets, 0)
+            place, turn = exchange.next_turn() if exchange else (parts, 0)
             kind = x.dtype, gradient.dtype, act, apart
             launch(
                 plan.ready, ("gradient sums", *kind, exchange is None), kernels.gradient_sums_kernel, plan.gradient_sum_programs, stream,
-                (x, gradient, parts, tickets, sums, table, weight, bias, place, flags),
+                (x, gradient, parts, tickets, sums, table, weight, bias, place),
                 (rows, channels, apart, plan.gradient_parts, ranks.rank, turn, eps), plan.gradient_sums[exchange is not None, act, apart != channels],
             )  # fmt: skip
             if exchange is None and ranks.size > 1:

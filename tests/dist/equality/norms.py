@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import launch
-from libreyolo.engine import collectives
+from libreyolo.engine import collectives, fusion
 from libreyolo.engine.batchnorm import SyncBatchNorm, synchronise
 from libreyolo.engine.fusion import FusedNormAct
 from libreyolo.engine.kernel_norm import KernelBatchNorm
+from libreyolo.nn.conv import RepConv
 from libreyolo.nn.fused import available
 from libreyolo.nn.fused.exchange import Exchange
 from libreyolo.nn.fused.scratch import Scratch
@@ -49,8 +51,41 @@ def gaps(case: Norm) -> dict[str, float]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(available, "runs_on", lambda device: case.kernels)
         if case.meet:
-            _let_kernels_meet(patched)
+            _refuse_collectives(patched)
         found = _gaps(case, whole_norm, shared_norm)
+    return _largest_over_ranks(found)
+
+
+def pair_gaps() -> dict[str, float]:
+    """Return what `gaps` returns of two norms whose sum is activated, by kernels that meet once for both, beside plain layers on the whole batch."""
+    torch.manual_seed(1)
+    whole_net = RepConv(3, 6).to(memory_format=torch.channels_last)
+    shared_net = copy.deepcopy(whole_net)
+    sizes, found = (3, 2), dict[str, float]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(available, "runs_on", lambda device: True)
+        patched.setattr(available, "obstacle", lambda device: "")
+        _refuse_collectives(patched)
+        fusion.fuse(shared_net, over_ranks=True, scratch=Scratch(_exchange()))
+        for step in range(2):
+            x, pull = (torch.randn(5, c, 6, 6, generator=torch.Generator().manual_seed(step)) + 2.0 for c in (3, 6))
+            own = x.split(sizes)[collectives.rank()].contiguous(memory_format=torch.channels_last).requires_grad_()
+            whole = x.contiguous(memory_format=torch.channels_last).requires_grad_()
+            expected, result = whole_net(whole), shared_net(own)
+            (expected * pull).sum().backward()
+            (result * pull.split(sizes)[collectives.rank()]).sum().backward()
+            assert whole.grad is not None and own.grad is not None
+            pairs = {"forward": (result, expected.split(sizes)[collectives.rank()])}
+            pairs["input gradient"] = (own.grad, whole.grad.split(sizes)[collectives.rank()])
+            for (name, mine), theirs in zip(shared_net.named_parameters(), whole_net.parameters(), strict=True):
+                assert mine.grad is not None and theirs.grad is not None
+                pairs[f"{name} gradient"] = (collectives.sum_(mine.grad.clone()), theirs.grad)
+            for (name, mine), theirs in zip(shared_net.named_buffers(), whole_net.buffers(), strict=True):
+                pairs[name] = (mine, theirs)
+            for name, (mine, theirs) in pairs.items():
+                scale = max(float(theirs.detach().abs().max()), 1e-6)
+                found[name] = max(found.get(name, 0.0), float((mine - theirs).detach().abs().max()) / scale)
+            shared_net.zero_grad(), whole_net.zero_grad()
     return _largest_over_ranks(found)
 
 
@@ -62,12 +97,8 @@ def _exchange() -> Exchange:
     return found
 
 
-def _let_kernels_meet(patched: pytest.MonkeyPatch) -> None:
-    """Let flags be plain numbers, since Triton's interpreter knows no assembly, and refuse every collective of a norm."""
-    from libreyolo.nn.fused import kernels
-
-    patched.setattr(kernels, "_set_flag", lambda flag_ptr, turn: kernels.tl.store(flag_ptr, turn))
-    patched.setattr(kernels, "_flag", lambda flag_ptr: kernels.tl.load(flag_ptr))
+def _refuse_collectives(patched: pytest.MonkeyPatch) -> None:
+    """Refuse every collective of a norm."""
     alone = collectives.ranks()
 
     def refused(tensor: Tensor) -> None:

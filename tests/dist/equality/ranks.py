@@ -77,6 +77,7 @@ def step_session() -> dict[str, Any]:
         found["toys"] = {kind: toys.gradients(toys.Toy(terms), [toys.data()]) for kind, (terms, _) in toys.KINDS.items()}
         found["no positive"] = toys.gradients(toys.Toy(toys.decoupled_terms), [toys.no_positive(toys.data())])
         found["norms"] = {case: norms.gaps(case) for case in NORMS}
+        found["pair"] = norms.pair_gaps() if kernels.INTERPRETED else None
         found["averaged"] = norms.averaged_buffers()
         found["without sync"] = without_sync()
         found["initial"] = initial_weights()
@@ -131,8 +132,8 @@ def count_synchronised(check: Check) -> tuple[Outcome, int]:
         seen += bucket.is_last()
         return allreduce_hook(state, bucket)
 
-    def wrap(net: nn.Module, device: torch.device) -> nn.Module:
-        wrapped = original(net, device)
+    def wrap(net: nn.Module, device: torch.device, chunks: Any) -> nn.Module:
+        wrapped = original(net, device, chunks)
         wrapped.register_comm_hook(None, hook)
         return wrapped
 
@@ -187,8 +188,11 @@ def casts_together() -> list[dict[str, torch.Tensor]]:
     found = []
     for dtype in (torch.bfloat16, None):
         net = toys.model().float().train()
-        step = toys.TrainStep(data_parallel.data_parallel(net, device), task, torch.optim.SGD(net.parameters(), lr=0.01), device=device, amp_dtype=torch.bfloat16)
-        with patch.object(weight_casts, "CHUNK", 2), weight_casts.cast_together(net, dtype):
+        with patch.object(weight_casts, "CHUNK", 2), weight_casts.cast_together(net, dtype) as chunks:
+            wrapped = data_parallel.data_parallel(net, device, chunks)
+            assert isinstance(wrapped, data_parallel.ByBuckets if dtype is None else data_parallel.ByChunks)
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+            step = toys.TrainStep(wrapped, task, optimizer, device=device, amp_dtype=torch.bfloat16)
             moved = [step([rows, rows], [8, 8])[1] for _ in range(3)]
         assert all(moved)
         found.append({name: value.clone() for name, value in net.state_dict().items()})

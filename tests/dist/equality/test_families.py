@@ -8,6 +8,7 @@ import pytest
 
 import launch
 from libreyolo import schema
+from tests import kernels
 from tests.dist.equality import ranks
 from tests.dist.equality.checks import NO_OBJECT, buffer_difference, difference, run
 from tests.dist.equality.norms import Norm
@@ -95,3 +96,11 @@ def test_synchronised_batchnorm_is_batchnorm_of_the_whole_batch(case: Norm, two_
     assert {"forward", "input gradient"} <= gaps.keys()
     if case.training or case.track:
         assert max(gaps.values()) < (1e-10 if case.dtype.itemsize == 8 else 1e-3), gaps
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not kernels.INTERPRETED, reason="it runs in Triton's interpreter")
+def test_two_norms_whose_kernels_meet_once_are_those_of_the_whole_batch(two_ranks: dict[Any, Any]) -> None:
+    gaps = two_ranks["pair"]
+    assert {"forward", "input gradient", "conv1.bn.weight gradient", "conv2.bn.running_var"} <= gaps.keys()
+    assert max(gaps.values()) < 2e-4, gaps

@@ -10,7 +10,7 @@ from triton.compiler import ASTSource
 
 from libreyolo.data.augment import paint, paint_kernel
 from libreyolo.nn import neighbour_mean
-from libreyolo.nn.fused import kernels, norm_act, window_kernels
+from libreyolo.nn.fused import kernels, norm_act, pair_kernels, window_kernels
 from tests.unit.nn import launch_kernels
 
 # Kernel -> types of its arguments but for constants; "map" is an activation's type.
@@ -18,10 +18,14 @@ FLOATS, INTS = "*fp32", "i32"
 TILES: dict[str, int] = {"BM": norm_act.GRADIENT_TILE // 64, "BC": 64, "BP": norm_act.PARTS_TILE // 64, "RANKS": 2, "ACT": kernels.SILU}
 TILES |= {"MEET": True, "APART": True}
 TYPES: dict[Any, list[str]] = {
-    kernels.sums_kernel: ["map", FLOATS, "*i32", FLOATS, FLOATS, "*i32", *[INTS] * 5],
+    kernels.sums_kernel: ["map", FLOATS, "*i32", FLOATS, "*i64", *[INTS] * 5],
     kernels.apply_kernel: ["map", "map", *[FLOATS] * 5, "*i64", INTS, INTS, "fp32", "fp32"],
-    kernels.gradient_sums_kernel: ["map", "map", FLOATS, "*i32", *[FLOATS] * 5, "*i32", *[INTS] * 6, "fp32"],
+    kernels.gradient_sums_kernel: ["map", "map", FLOATS, "*i32", *[FLOATS] * 4, "*i64", *[INTS] * 6, "fp32"],
     kernels.gradient_kernel: ["map", "map", "map", *[FLOATS] * 4, INTS, INTS, INTS, "fp32"],
+    pair_kernels.pair_sums_kernel: ["map", "map", FLOATS, "*i32", FLOATS, "*i64", *[INTS] * 5],
+    pair_kernels.pair_apply_kernel: ["map"] * 3 + [FLOATS] * 7 + ["*i64", FLOATS, FLOATS, "*i64", INTS, INTS, "fp32", "fp32"],
+    pair_kernels.pair_gradient_sums_kernel: ["map"] * 3 + [FLOATS, "*i32", *[FLOATS] * 6, "*i64", *[INTS] * 6, "fp32"],
+    pair_kernels.pair_gradient_kernel: ["map"] * 5 + [FLOATS] * 6 + [INTS, INTS, INTS, "fp32"],
     window_kernels.means_kernel: ["map", "map", *[INTS] * 4],
     paint_kernel.paint_kernel: ["*u8", "*i64", FLOATS, FLOATS, FLOATS, *[INTS] * 5, "fp32"],
 }
@@ -52,7 +56,7 @@ if __name__ == "__main__":
         assert len(compiled(kernels.apply_kernel, [kind if t == "map" else t for t in TYPES[kernels.apply_kernel]], constants)) > 1000
     known = {
         name
-        for module in (kernels, window_kernels, paint_kernel)
+        for module in (kernels, pair_kernels, window_kernels, paint_kernel)
         for name, value in vars(module).items()
         if name.endswith("_kernel") and hasattr(value, "arg_names")
     }

@@ -10,7 +10,7 @@ import torch
 
 from libreyolo.engine import collectives
 from libreyolo.nn.fused import exchange as module
-from libreyolo.nn.fused.exchange import FLAGS, LINES, WIDEST, Exchange
+from libreyolo.nn.fused.exchange import LINES, WIDEST, Exchange
 
 pytestmark = pytest.mark.skipif(not module.FOLDER.is_dir(), reason="memory that looks like files is Linux's")
 
@@ -28,22 +28,22 @@ def test_what_one_process_stores_the_other_reads_when_the_name_is_gone_and_place
     first.leave_no_name()
     assert not first.path.exists()
     for turn in (1, 2, 3):
-        (place, flags, value), (theirs, their_flags, their_value) = first.next_turn(), second.next_turn()
-        assert value == their_value == turn
-        assert place.shape == (2 * LINES * WIDEST,) and flags.shape == (2 * FLAGS,)
-        assert float(place[-1]) == (1.0 if turn == 3 else 0.0)  # of the turn before the last one: there are two places
-        place[-1], flags[-1] = float(turn), turn
-        assert float(theirs[-1]) == turn and int(their_flags[-1]) == turn
-        assert place.data_ptr() % 16 == flags.data_ptr() % 16 == 0
+        (place, number), (theirs, their_number) = first.next_turn(), second.next_turn()
+        assert number == their_number == turn
+        assert place.shape == (2 * LINES * WIDEST,) and place.dtype == torch.int64
+        assert int(place[-1]) == (1 if turn == 3 else 0)  # of the turn before the last one: there are two places
+        place[-1] = turn
+        assert int(theirs[-1]) == turn
+        assert place.data_ptr() % 16 == 0
 
 
-def test_after_the_last_number_that_a_flag_can_hold_the_places_still_take_turns() -> None:
+def test_after_the_last_number_that_a_word_can_hold_the_places_still_take_turns_and_none_is_0() -> None:
     found = created()
     found.leave_no_name()
     found._turn = module.LAST_TURN - 1
     turns = [found.next_turn() for _ in range(4)]
-    assert [turn for _, _, turn in turns] == [module.LAST_TURN, 0, 1, 2]
-    assert len({place.data_ptr() for place, _, _ in turns[::2]}) == 1
+    assert [turn for _, turn in turns] == [module.LAST_TURN, 2, 3, 4]  # 0 is what a word holds that nobody stored
+    assert len({place.data_ptr() for place, _ in turns[::2]}) == 1
     assert turns[0][0].data_ptr() != turns[1][0].data_ptr()
 
 
