@@ -95,6 +95,20 @@ def test_many_shares_in_memory_that_other_layers_used_before(monkeypatch: pytest
     assert not others and not tickets.any()
 
 
+@pytest.mark.slow
+@pytest.mark.gpu
+@pytest.mark.skipif(not kernels.ON_GPU, reason="on the CPU programs run one after the other")
+def test_programs_that_run_at_once_give_the_same_numbers_in_every_run() -> None:
+    scratch = Scratch()
+    for shape in ((32, 64, 80, 80), (32, 200, 40, 40), (64, 16, 160, 160), (8, 512, 20, 20)):
+        x, z, gradient = three(shape)
+        first = pair(x, z, gradient, 1, scratch=scratch)
+        assert worst(first, plain(x, z, gradient, 1)) < 1e-4
+        for _ in range(30):
+            again = pair(x, z, gradient, 1, scratch=scratch)
+            assert all(torch.equal(again[name], value) for name, value in first.items())
+
+
 def test_statistics_over_ranks_are_those_of_the_whole_batch() -> None:
     sizes = (2, 3)
     x, z, gradient = three((5, 6, 4, 4), offset=30.0)
