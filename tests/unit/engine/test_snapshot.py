@@ -69,7 +69,7 @@ def test_copies_of_a_gpu_are_those_of_their_place_in_its_queue(monkeypatch: pyte
     snapshots = Snapshots()
     for factor in (1.0, 3.0):  # the second time in the memory of the first
         live = [*(t.detach().cuda() * factor for t in tensors()), torch.ones(3) * factor]
-        expected = [t.cpu() for t in live]
+        expected = [t.cpu().clone() for t in live]
         given = snapshots.take(live)
         for tensor in live:
             tensor.zero_()
