@@ -176,6 +176,7 @@ class Trainer:
         self._losses, self.earlier_losses = LossLog(self.step.device, self.earlier_losses), None
         reports = StepReports(self.tell)
         self.train_loader.reset_waiting()
+        to_judge = self.val_loader if self._is_due(epoch, last=epoch + 1 >= self.plan.epochs) else None
         started = time.perf_counter()
         for first, window in self._windows(epoch):
             pictures = [self.train_loader.real_pictures(epoch, first + i) for i in range(len(window))]
@@ -191,6 +192,10 @@ class Trainer:
             self.tell_saved()
             if self._leaving or self._out_of_steps():
                 break
+            if to_judge and self.train_loader.steps(epoch) - self._under_way.done <= self.plan.accumulate:
+                # At most one more step: while the device does this one, processes start to read what is validated after it.
+                to_judge.start(0)
+                to_judge = None
         self.step.norms.take()
         self._settle(epoch, reports, started)
         self._cut = self._out_of_steps() and self.progress.step_in_epoch < self.train_loader.steps(epoch)
@@ -304,11 +309,14 @@ class Trainer:
                 is_best = self._judge(epoch, validation)
         return validation, is_best
 
+    def _is_due(self, epoch: int, last: bool) -> bool:
+        """Return whether a validation follows this epoch."""
+        return bool(self.plan.eval_interval) and ((epoch + 1) % self.plan.eval_interval == 0 or last)
+
     def _validate(self, epoch: int, last: bool) -> Validation | None:
         if last and self.before_last_validation:
             self.before_last_validation(self.judged, epoch)
-        due = self.plan.eval_interval and ((epoch + 1) % self.plan.eval_interval == 0 or last)
-        if self.val_loader is None or not due:
+        if self.val_loader is None or not self._is_due(epoch, last):
             return None
         step, leaving = self.step, self.interruption.asked_anywhere
         return validate(

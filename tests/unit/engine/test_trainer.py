@@ -42,6 +42,14 @@ def test_the_metrics_of_the_best_epoch_are_remembered() -> None:
     assert [row["best_metric"] for row in run.rows] == [0.1, 0.7, 0.7, 0.7]
 
 
+def test_loader_processes_of_a_validation_start_when_one_more_step_is_left_before_it():
+    run = toy_run(num_batches=3, epochs=3, eval_interval=2)
+    seen = []
+    run.trainer.val_loader.start = lambda epoch: seen.append((epoch, run.trainer.progress.epoch, run.trainer.progress.global_step))
+    run.trainer.fit()
+    assert seen == [(0, 1, 4), (0, 2, 7)]  # of epochs 2 and 3, whose second step of three is under way: the one before it is counted
+
+
 @pytest.mark.parametrize(("interval", "expected"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (3, [3, 5]), (9, [5]), (0, [])])
 def test_validation_comes_every_few_epochs_and_after_the_last(interval: int, expected: list[int]) -> None:
     run = toy_run(epochs=5, eval_interval=interval)
