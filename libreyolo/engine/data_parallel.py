@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,8 +46,8 @@ class ByChunks(nn.Module):
     """A network whose weights are averaged where they are cast: a chunk's gradients come at once, and the backward goes on beside their all-reduce.
 
     DDP costs the host a hook and a copy for each weight. Here a chunk is copied, from the casts' type, into memory that one all-reduce takes. All
-    else is averaged after the backward, where `finish_gradients` is called; gradients are averages over ranks then. As with DDP, a network must ask
-    for the same weights on every rank.
+    else is averaged after the backward, where `finish_gradients` is called; gradients are averages over ranks then. Chunks are averaged in one order,
+    the last one first, whichever gradients come first, so ranks that lack some of them still meet in the same all-reduces.
     """
 
     def __init__(self, net: nn.Module, chunks: Sequence[Chunk]) -> None:
@@ -54,9 +55,10 @@ class ByChunks(nn.Module):
         self.module = net
         self._synchronises = True
         _begin_as_rank_0(net)
-        self._chunks = [_InBackward(chunk.parameters) for chunk in chunks]
-        for chunk, group in zip(chunks, self._chunks, strict=True):
-            chunk.take = self._taken_by(group)
+        self._chunks = [_InBackward(chunk.parameters) for chunk in reversed(chunks)]
+        self._begun = 0
+        for chunk, group in zip(reversed(chunks), self._chunks, strict=True):
+            chunk.take = partial(self._take, group)
         cast = {id(p) for chunk in chunks for p in chunk.parameters}
         self._groups = _groups_of([p for p in net.parameters() if p.requires_grad and id(p) not in cast])
 
@@ -73,19 +75,30 @@ class ByChunks(nn.Module):
             self._synchronises = before
 
     def finish_gradients(self) -> None:
-        """Wait for what is under way, and average all else over ranks. A gradient that is None counts as 0."""
+        """Average all that the backward left, and wait for what is under way. A gradient that is None counts as 0."""
+        for chunk in self._chunks:
+            if not chunk.taken:  # nobody asked for one of its weights
+                chunk.take([None] * len(chunk.parameters))
+        self._begin()
         for group in self._groups:
             group.average()
         for chunk in self._chunks:
             chunk.finish()
+        self._begun = 0
 
-    def _taken_by(self, group: _InBackward) -> Any:
-        def take(gradients: Sequence[Tensor | None]) -> bool:
-            if self._synchronises:
-                group.take(gradients)
-            return self._synchronises
+    def _take(self, chunk: _InBackward, gradients: Sequence[Tensor | None]) -> bool:
+        """Take a chunk's gradients; not a second time in a step, as where the network was called twice: those come as any parameter's do."""
+        if not self._synchronises or chunk.taken:
+            return False
+        chunk.take(gradients)
+        self._begin()
+        return True
 
-        return take
+    def _begin(self) -> None:
+        """Begin to average the chunks whose turn it is."""
+        while self._begun < len(self._chunks) and self._chunks[self._begun].taken:
+            self._chunks[self._begun].begin()
+            self._begun += 1
 
 
 class _Flat:
@@ -121,27 +134,43 @@ class _Group(_Flat):
 
 
 class _InBackward(_Flat):
-    """Parameters whose gradients come at once; `take` begins to average them, `finish` hands them out."""
+    """Parameters whose gradients come at once: `take` keeps them, `begin` begins to average them, `finish` hands them out.
+
+    What a parameter's gradient got in another way, where its weight was read without a cast, is averaged with them, or by itself where it came later.
+    """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__(parameters)
-        self._finish: Any = None
+        self.taken = False
+        self._wait: Callable[[], None] = _nothing
 
     @torch.no_grad()
     def take(self, gradients: Sequence[Tensor | None]) -> None:
         self._put(gradients)
-        earlier = [(part, p.grad) for part, p in zip(self.parts, self.parameters, strict=True) if p.grad is not None]
-        if earlier:  # of micro-batches before this one
-            torch._foreach_add_([part for part, _ in earlier], [g for _, g in earlier])
-        self._finish = collectives.begin_average(self.flat)
+        self._add_others()
+        self.taken = True
+
+    def begin(self) -> None:
+        self._wait = collectives.begin_average(self.flat)
 
     @torch.no_grad()
     def finish(self) -> None:
-        if self._finish is None:  # nobody asked for one of them
-            self.take([None] * len(self.parameters))
-        self._finish()
-        self._finish = None
+        self._wait()
+        _in_one_piece([p.grad for p in self.parameters if p.grad is not None], collectives.average_)
+        self._add_others()
         self._hand_out()
+        self.taken, self._wait = False, _nothing
+
+    def _add_others(self) -> None:
+        """Add what the parameters hold as their gradients, and take it from them."""
+        others = [(part, p.grad) for part, p in zip(self.parts, self.parameters, strict=True) if p.grad is not None]
+        if others:
+            torch._foreach_add_([part for part, _ in others], [g for _, g in others])
+            for parameter in self.parameters:
+                parameter.grad = None
+
+
+def _nothing() -> None: ...
 
 
 def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
@@ -152,7 +181,7 @@ def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
 def _groups_of(parameters: Sequence[nn.Parameter]) -> list[_Group]:
     groups = [_Group([p for p in parameters if p.dtype == dtype]) for dtype in dict.fromkeys(p.dtype for p in parameters)]
     for group in groups:
-        _make_those_of_rank_0([p.detach() for p in group.parameters])
+        _in_one_piece([p.detach() for p in group.parameters], collectives.broadcast_)
     return groups
 
 
@@ -160,16 +189,16 @@ def _begin_as_rank_0(net: nn.Module) -> None:
     """Make parameters and buffers those of rank 0."""
     tensors = [t.detach() for t in (*net.parameters(), *net.buffers())]
     for dtype in dict.fromkeys(t.dtype for t in tensors):
-        _make_those_of_rank_0([t for t in tensors if t.dtype == dtype and t.numel()])
+        _in_one_piece([t for t in tensors if t.dtype == dtype and t.numel()], collectives.broadcast_)
 
 
 @torch.no_grad()
-def _make_those_of_rank_0(tensors: Sequence[Tensor]) -> None:
-    """Broadcast tensors of one type in one piece."""
+def _in_one_piece(tensors: Sequence[Tensor], collective: Callable[[Tensor], Any]) -> None:
+    """Do a collective that works in place once for many tensors of one type."""
     if not tensors:
         return
     flat = torch.cat([t.reshape(-1) for t in tensors])
-    collectives.broadcast_(flat)
+    collective(flat)
     for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
         tensor.copy_(part.view(tensor.shape))
 

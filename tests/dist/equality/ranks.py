@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+import torch.nn.functional as F
 from torch import distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -84,6 +85,7 @@ def step_session() -> dict[str, Any]:
         found["inf on one rank"] = infinity_on_rank_1()
         found["casts together"] = casts_together()
         found["vector of rank 1"] = vector_of_rank_1()
+        found["odd ways"] = odd_ways()
         found["mutations"] = {name: mutated(name) for name in MUTATIONS}
     return found
 
@@ -220,6 +222,50 @@ def vector_of_rank_1() -> list[dict[str, Any]] | None:
     data_parallel.finish_gradients(wrapped)
     gradients = {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
     return collectives.gather_objects({"begun": begun, "gradients": gradients, "left to DDP": len(list(wrapped._module_parameters))})
+
+
+class OddWays(nn.Module):
+    """Weights that are cast for a layer and read by other code too, before and after it; one of the last rank only; one that nobody asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.twice, self.mine, self.last, self.unused = (nn.Linear(2, 2) for _ in range(5))
+
+    def forward(self, x: torch.Tensor, again: bool = False) -> torch.Tensor:
+        y = self.first(x) + F.linear(x, self.last.weight)
+        y = self.twice(self.twice(y))
+        if collectives.rank() == 1 and not again:
+            y = y + self.mine(x)
+        y = self.last(y)
+        return y + F.linear(y, self.first.weight)
+
+
+def odd_ways() -> list[tuple[float, int]]:
+    """Take two steps that call the network twice; return of each the largest gap to the mean of the ranks' own gradients, and how many there are."""
+    net = OddWays()
+
+    def gradients(wrapped: nn.Module, step: int) -> dict[str, torch.Tensor | None]:
+        net.zero_grad()
+        x = torch.full((1, 2), 1.0 + collectives.rank())
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            total = (wrapped(x) + wrapped(x + step, again=True)).square().sum()
+        total.backward()
+        data_parallel.finish_gradients(wrapped)
+        return {name: p.grad if p.grad is None else p.grad.clone() for name, p in net.named_parameters()}
+
+    found = []
+    with patch.object(weight_casts, "CHUNK", 2), weight_casts.cast_together(net, torch.bfloat16) as chunks:
+        own = [gradients(net, step) for step in range(2)]
+        wrapped = data_parallel.data_parallel(net, torch.device("cpu"), chunks)
+        for step, of_rank in enumerate(own):
+            result, gap = gradients(wrapped, step), 0.0
+            for name, p in net.named_parameters():
+                mine, averaged = of_rank[name], result[name]
+                mean = collectives.sum_(torch.zeros_like(p) if mine is None else mine) / collectives.world_size()
+                gap = float("inf") if averaged is None else max(gap, float((averaged - mean).abs().max() / mean.abs().max().clamp(min=1e-6)))
+            found.append((gap, sum(g is not None for g in result.values())))
+    return found
 
 
 def run_session(start: str, data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:

@@ -59,6 +59,12 @@ def test_weights_cast_together_give_two_ranks_the_numbers_of_autocast_s_own_cast
 
 
 @pytest.mark.slow
+def test_gradients_that_come_in_odd_ways_beside_those_of_casts_are_averaged_too(two_ranks: dict[Any, Any]) -> None:
+    for gap, count in two_ranks["odd ways"]:
+        assert gap < 1e-5 and count == 10
+
+
+@pytest.mark.slow
 def test_gradients_of_vectors_are_averages_like_those_that_ddp_has_and_begin_as_those_of_rank_0(two_ranks: dict[Any, Any]) -> None:
     for rank in two_ranks["vector of rank 1"]:
         assert all(not values.any() for values in rank["begun"].values())  # on rank 1 they were made of ones
