@@ -227,10 +227,10 @@ def vector_of_rank_1() -> list[dict[str, Any]] | None:
 class OddWays(nn.Module):
     """Weights that are cast for a layer and read by other code too, before and after it; one of the last rank only; one that nobody asks for."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.first, self.twice, self.mine, self.last, self.unused = (nn.Linear(2, 2) for _ in range(5))
+        self.first, self.twice, self.mine, self.last, self.unused = (nn.Linear(width, width) for _ in range(5))
 
     def forward(self, x: torch.Tensor, again: bool = False) -> torch.Tensor:
         y = self.first(x) + F.linear(x, self.last.weight)
@@ -241,31 +241,43 @@ class OddWays(nn.Module):
         return y + F.linear(y, self.first.weight)
 
 
-def odd_ways() -> list[tuple[float, int]]:
-    """Take two steps that call the network twice; return of each the largest gap to the mean of the ranks' own gradients, and how many there are."""
-    net = OddWays()
+def odd_ways(device: torch.device = torch.device("cpu"), width: int = 2, steps: int = 2) -> list[tuple[float, int]]:
+    """Take steps that call the network twice; return of each the largest gap to the mean of the ranks' own gradients, and how many there are.
+
+    On a GPU one rank, and then the other one, is late.
+    """
+    net = OddWays(width).to(device)
 
     def gradients(wrapped: nn.Module, step: int) -> dict[str, torch.Tensor | None]:
         net.zero_grad()
-        x = torch.full((1, 2), 1.0 + collectives.rank())
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            total = (wrapped(x) + wrapped(x + step, again=True)).square().sum()
+        x = torch.full((1, width), 1.0 + collectives.rank(), device=device)
+        if device.type == "cuda" and step % 2 == collectives.rank():
+            torch.cuda._sleep(10_000_000)
+        with torch.autocast(device.type, dtype=torch.bfloat16):
+            total = (wrapped(x) + wrapped(x + step % 5, again=True)).square().sum()
         total.backward()
         data_parallel.finish_gradients(wrapped)
         return {name: p.grad if p.grad is None else p.grad.clone() for name, p in net.named_parameters()}
 
     found = []
     with patch.object(weight_casts, "CHUNK", 2), weight_casts.cast_together(net, torch.bfloat16) as chunks:
-        own = [gradients(net, step) for step in range(2)]
-        wrapped = data_parallel.data_parallel(net, torch.device("cpu"), chunks)
-        for step, of_rank in enumerate(own):
+        own = [gradients(net, step) for step in range(5)]
+        wrapped = data_parallel.data_parallel(net, device, chunks)
+        for step in range(steps):
             result, gap = gradients(wrapped, step), 0.0
             for name, p in net.named_parameters():
-                mine, averaged = of_rank[name], result[name]
-                mean = collectives.sum_(torch.zeros_like(p) if mine is None else mine) / collectives.world_size()
+                mine, averaged = own[step % 5][name], result[name]
+                mean = collectives.sum_((torch.zeros_like(p) if mine is None else mine).clone()) / collectives.world_size()
                 gap = float("inf") if averaged is None else max(gap, float((averaged - mean).abs().max() / mean.abs().max().clamp(min=1e-6)))
             found.append((gap, sum(g is not None for g in result.values())))
     return found
+
+
+def odd_ways_on_two_gpus() -> list[tuple[float, int]]:
+    """Return what `odd_ways` finds where matrix products take longer than the host needs to ask for them."""
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    with launch.process_group(launch.detect(os.environ), device=str(device)):
+        return odd_ways(device, width=2048, steps=40)
 
 
 def run_session(start: str, data: str, small: str, project: str, stopped_on_1: str) -> dict[str, Any]:

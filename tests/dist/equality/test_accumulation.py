@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+import launch
 from tests.dist.equality import ranks, toys
 from tests.dist.equality.checks import GRADIENT, MIXED, Check, difference, run
 
@@ -60,8 +61,15 @@ def test_weights_cast_together_give_two_ranks_the_numbers_of_autocast_s_own_cast
 
 @pytest.mark.slow
 def test_gradients_that_come_in_odd_ways_beside_those_of_casts_are_averaged_too(two_ranks: dict[Any, Any]) -> None:
-    for gap, count in two_ranks["odd ways"]:
-        assert gap < 1e-5 and count == 10
+    assert all(gap < 1e-5 and count == 10 for gap, count in two_ranks["odd ways"])
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_on_two_gpus_late_ranks_average_the_same_gradients() -> None:
+    steps = launch.spawn_ddp_train(ranks.odd_ways_on_two_gpus, (), num_processes=2)
+    assert len(steps) == 40 and all(gap < 1e-5 and count == 10 for gap, count in steps)
 
 
 @pytest.mark.slow
