@@ -160,13 +160,13 @@ class _Probe:
         return PROCESS_BYTES + sum(p.numel() * p.element_size() for p in self._network().parameters())
 
     def peak(self, batch: int) -> int:
-        """Return the most bytes that training and validating at this size took. Raises OutOfMemoryError."""
+        """Return the most bytes that training and validating at this size took. Raises OutOfMemoryError where it does not fit."""
         self.memory.clear()
         try:
             self._run(batch)
             return self.memory.peak()
         except RuntimeError as error:
-            if not _is_full(error):
+            if not _is_full(error) and not _is_beyond_kernels(error):
                 raise
         finally:
             self.memory.clear()
@@ -203,6 +203,11 @@ def _is_full(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error) or "ALLOC_FAILED" in str(error)
 
 
+def _is_beyond_kernels(error: RuntimeError) -> bool:
+    """Return whether an error says that a map has 2^31 numbers or more, which some of torch's kernels don't count: a limit like memory's."""
+    return any(words in str(error) for words in ("INT_MAX", "32-bit", "32bit", "32 bit"))
+
+
 def _endless(loader: Loader) -> Iterator[Any]:
     for epoch in count():
         yield from loader.epoch(epoch)
@@ -230,7 +235,7 @@ def _table(job: Job, capacity: Capacity, device: torch.device, budget: int, worl
         f"(memory_fraction={recipe.memory_fraction:g}):"
     ]
     for point in capacity.measured:
-        lines.append(f"  {point.batch:6d} pictures  {'out of memory' if point.bytes is None else f'{point.bytes / GIB:8.2f} GiB'}")
+        lines.append(f"  {point.batch:6d} pictures  {'does not fit' if point.bytes is None else f'{point.bytes / GIB:8.2f} GiB'}")
     predicted = f"predicted {capacity.predicted / GIB:.2f}, " if capacity.predicted else ""
     limits = f"{world_size} device(s)" + (f", nbs={recipe.nbs}" if recipe.nbs else "")
     lines.append(f"{capacity.batch} pictures fit on a device ({predicted}reached {capacity.reached / GIB:.2f} GiB); global batch {batch} ({limits}).")

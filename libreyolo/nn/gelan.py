@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from libreyolo.nn.conv import ConvBNAct, RepConv
 from libreyolo.nn.neighbour_mean import NeighbourMean
+from libreyolo.ops.resize import twice
 
 
 @dataclass(frozen=True)
@@ -96,11 +97,6 @@ WIDTHS = {
         two_branch_down=True,
     ),
 }
-
-
-def upsample(x: Tensor) -> Tensor:
-    """Return the map at twice the height and width, nearest neighbour."""
-    return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
 class AConv(nn.Module):
@@ -250,8 +246,8 @@ class GelanNeck(nn.Module):
         self.elan_down2 = RepCspElan(w.neck_down[1] + w.neck[2], w.neck[2], w.splits[2], w.depth)
 
     def forward(self, p3: Tensor, p4: Tensor, p5: Tensor) -> list[Tensor]:
-        up4 = self.elan_up1(torch.cat((upsample(p5), p4), dim=1))
-        x8 = self.elan_up2(torch.cat((upsample(up4), p3), dim=1))
+        up4 = self.elan_up1(torch.cat((twice(p5), p4), dim=1))
+        x8 = self.elan_up2(torch.cat((twice(up4), p3), dim=1))
         x16 = self.elan_down1(torch.cat((self.down1(x8), up4), dim=1))
         x32 = self.elan_down2(torch.cat((self.down2(x16), p5), dim=1))
         return [x8, x16, x32]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from libreyolo.nn.conv_norm import ConvNorm, CspRepLayer
 from libreyolo.nn.transformer import Encoder, EncoderLayer
+from libreyolo.ops.resize import twice
 
 
 class HybridEncoder(nn.Module):
@@ -35,7 +35,7 @@ class HybridEncoder(nn.Module):
         down = [levels.pop()]  # from the coarsest to the finest
         for lateral, block in zip(self.lateral_convs, self.fpn_blocks, strict=True):
             down[-1] = lateral(down[-1])
-            wide = F.interpolate(down[-1], scale_factor=2.0, mode="nearest")
+            wide = twice(down[-1])
             down.append(block(torch.cat((wide, levels.pop()), dim=1)))
         fused = [down.pop()]
         for halve, block in zip(self.downsample_convs, self.pan_blocks, strict=True):

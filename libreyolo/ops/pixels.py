@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from libreyolo.interfaces.batch import SemanticBatch
+from libreyolo.ops.resize import resize
 
 IGNORED = 255  # the value of a pixel that counts nowhere, in every mask
 MAX_ELEMENTS = 2**26  # logits enlarged at once: 256 MiB of float32
@@ -25,7 +26,8 @@ def pixel_cross_entropy(logits: Tensor, batch: SemanticBatch) -> Tensor:
     with torch.autocast(logits.device.type, enabled=False):
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if wide.shape[-2:] != batch.masks.shape[-2:]:
-            wide = F.interpolate(wide, size=batch.masks.shape[-2:], mode="bilinear", align_corners=False)
+            height, width = batch.masks.shape[-2:]
+            wide = resize(wide, (height, width), "bilinear")
         pixels = F.cross_entropy(wide, batch.masks.long(), ignore_index=IGNORED, reduction="none")
         return (pixels.sum(dim=(1, 2)) * batch.weight.to(wide.dtype)).sum()
 
@@ -40,7 +42,7 @@ def class_map(logits: Tensor, hw: tuple[int, int]) -> Tensor:
     found = torch.zeros(hw, dtype=torch.uint8, device=logits.device)
     for first in range(0, len(logits), group):
         part = logits[None, first : first + group].float()
-        values, classes = F.interpolate(part, size=hw, mode="bilinear", align_corners=False)[0].max(dim=0)
+        values, classes = resize(part, hw, "bilinear")[0].max(dim=0)
         classes = (classes + first).to(torch.uint8)
         better = torch.ones_like(values, dtype=torch.bool) if best is None else values > best
         found = torch.where(better, classes, found)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from libreyolo import LibreYOLO, schema
 from libreyolo.engine import checkpoint
@@ -110,3 +112,19 @@ def test_both_heads_are_trained_and_the_auxiliary_one_is_left_out_of_evaluation(
     main, aux = net(torch.rand(2, 3, 32, 48))
     assert (main.shape, aux.shape) == ((2, 3, 32, 48), (2, 3, 16, 24))
     assert net.eval()(torch.rand(1, 3, 32, 48)).shape == (1, 3, 32, 48)
+
+
+def test_no_map_of_a_batch_of_large_pictures_is_more_than_torch_enlarges_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    original = F.interpolate
+
+    def noted(x: torch.Tensor, **named: Any) -> torch.Tensor:
+        y = original(x, **named)
+        made.append(y.numel())
+        return y
+
+    monkeypatch.setattr(F, "interpolate", noted)
+    with torch.device("meta"), torch.no_grad():
+        logits = build("s", 19).eval()(torch.empty(24, 3, 1024, 2048))
+    assert logits.shape == (24, 19, 1024, 2048)
+    assert len(made) == 5 and max(made) < 2**31 - 1 < sum(made[-2:]) == 24 * 64 * 1024 * 2048  # the finest level in two parts

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from libreyolo.errors import UserError
 from libreyolo.nn.build_checks import check_build
+from libreyolo.ops.resize import twice
 from libreyolo.ops.state import convolution_shape, require_same
 
 WIDTHS = {"s": 64}  # channels of the first level
@@ -79,7 +80,11 @@ class TwoConvs(nn.Module):
 
 
 class Up(nn.Module):
-    """Twice the size and half the channels: the paper's up-convolution, as a bilinear step and a 1x1 convolution."""
+    """Twice the size and half the channels: the paper's up-convolution, as a bilinear step and a 1x1 convolution.
+
+    Both are linear, one over places and one over channels, so they may trade places: the convolution comes first, on a quarter of the places, and
+    half the channels are enlarged.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -88,7 +93,8 @@ class Up(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return cast(Tensor, self.interp_upsample(x))
+        layer = cast(ConvBNReLU, self.interp_upsample[1])
+        return cast(Tensor, layer.act(layer.bn(twice(layer.conv(x), "bilinear"))))
 
 
 class DecoderLevel(nn.Module):

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from libreyolo.errors import UserError
 from libreyolo.nn.build_checks import check_build
 from libreyolo.nn.conv import ConvBNAct
-from libreyolo.nn.gelan import WIDTHS, GelanBackbone, GelanNeck, GelanWidths, RepCspElan, SppElan, upsample
+from libreyolo.nn.gelan import WIDTHS, GelanBackbone, GelanNeck, GelanWidths, RepCspElan, SppElan
+from libreyolo.ops.resize import twice
 from libreyolo.ops.state import convolution_shape, require_same
 
 REG_MAX = 16
@@ -121,8 +122,8 @@ class AuxNeck(nn.Module):
 
     def forward(self, p3: Tensor, p4: Tensor, p5: Tensor) -> list[Tensor]:
         a5 = self.spp(p5)
-        a4 = self.elan_a4(torch.cat((upsample(a5), p4), dim=1))
-        a3 = self.elan_a3(torch.cat((upsample(a4), p3), dim=1))
+        a4 = self.elan_a4(torch.cat((twice(a5), p4), dim=1))
+        a3 = self.elan_a3(torch.cat((twice(a4), p3), dim=1))
         return [a3, a4, a5]
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from libreyolo.errors import UserError
 from libreyolo.nn.build_checks import check_build
 from libreyolo.nn.conv import ConvBNAct
+from libreyolo.ops.resize import twice
 from libreyolo.ops.state import convolution_shape, require_same
 
 STRIDES = (8, 16, 32)
@@ -194,8 +195,8 @@ class Pyramid(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         p3, p4, p5 = self.backbone(images)
         down5 = self.lateral_conv0(p5)
-        down4 = self.reduce_conv1(self.C3_p4(torch.cat((_upsample(down5), p4), dim=1)))
-        up3 = self.C3_p3(torch.cat((_upsample(down4), p3), dim=1))
+        down4 = self.reduce_conv1(self.C3_p4(torch.cat((twice(down5), p4), dim=1)))
+        up3 = self.C3_p3(torch.cat((twice(down4), p3), dim=1))
         up4 = self.C3_n3(torch.cat((self.bu_conv2(up3), down4), dim=1))
         up5 = self.C3_n4(torch.cat((self.bu_conv1(up4), down5), dim=1))
         return [up3, up4, up5]
@@ -251,8 +252,3 @@ class YOLOX(nn.Module):
 
     def forward(self, images: Tensor) -> list[Tensor]:
         return cast(list[Tensor], self.head(self.backbone(images)))
-
-
-def _upsample(x: Tensor) -> Tensor:
-    """Return the map at twice the height and width, nearest neighbour."""
-    return F.interpolate(x, scale_factor=2.0, mode="nearest")
