@@ -124,7 +124,9 @@ def test_no_map_of_a_batch_of_large_pictures_is_more_than_torch_enlarges_at_once
         return y
 
     monkeypatch.setattr(F, "interpolate", noted)
-    with torch.device("meta"), torch.no_grad():
-        logits = build("s", 19).eval()(torch.empty(24, 3, 1024, 2048))
+    with torch.device("meta"):
+        net, images = build("s", 19).eval(), torch.empty(24, 3, 1024, 2048)
+    with torch.no_grad():
+        logits = net(images)
     assert logits.shape == (24, 19, 1024, 2048)
     assert len(made) == 5 and max(made) < 2**31 - 1 < sum(made[-2:]) == 24 * 64 * 1024 * 2048  # the finest level in two parts
