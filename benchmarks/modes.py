@@ -4,7 +4,8 @@
     python benchmarks/modes.py --data FOLDER --model resnet18 --batch 16 64 --out FOLDER
 
 Each row is one training built as `train.py` builds it: images a second with the loader over a window of steps after a warm-up, the share of
-waiting for data, peak memory. OUT/modes.md holds the table.
+waiting for data, peak memory. An epoch is longer than the window, whatever the set. The eager row comes twice, first and last: what lies between
+the two is the machine. OUT/modes.md holds the table.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ MODES: dict[str, dict[str, Any]] = {
     "apart": {"fused": False},
     "graph": {"cuda_graph": True},
     "compile": {"compile": True},
+    "eager again": {},
 }
+WARM_UP = 12  # steps
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,8 @@ def endless(loader: Any) -> Iterator[Any]:
 def measure(model: str, data: str, batch: int, mode: str, *, steps: int, workers: int, device: torch.device, keys: dict[str, Any]) -> Row:
     """Build a training, warm it up, and time a window of its steps."""
     family, size = schema.model_names()[model]
-    wanted = {"data": data, "batch": batch, "workers": workers, "cache": "ram", "val": False, **keys, **MODES[mode]}
+    length = batch * (WARM_UP + steps + 1)
+    wanted = {"data": data, "batch": batch, "workers": workers, "cache": "ram", "val": False, "min_samples": length, **keys, **MODES[mode]}
     recipe = schema.resolve(family, size, wanted)
     assembly = assembly_for(family)(family, recipe, family.input, Path.cwd())
     net = build.training_network(family, recipe, len(assembly.names), build.Start(None, {}, "random weights"))
@@ -84,7 +88,7 @@ def measure(model: str, data: str, batch: int, mode: str, *, steps: int, workers
             torch.cuda.synchronize(device)
 
     began = time.perf_counter()
-    run(12)
+    run(WARM_UP)
     warm = time.perf_counter()
     trainer.train_loader.reset_waiting()
     run(steps)

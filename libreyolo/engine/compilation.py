@@ -29,7 +29,10 @@ def compiled(net: nn.Module, wish: bool | str) -> Iterator[None]:
     mode = None if wish is True or wish == "default" else str(wish)
     suppressed, before = dynamo.config.suppress_errors, _counts(dynamo)
     dynamo.config.suppress_errors = True
-    log.info("compile=%s: the network is compiled when it is first run; what does not compile stays eager.", str(wish).lower())
+    log.info(
+        "compile=%s: the network is compiled when it is first run (minutes, if it has hundreds of layers); what does not compile stays eager.",
+        str(wish).lower(),
+    )
     # Here and not where those layers are defined: that would import the compiler in every process, for seconds.
     eager = [layer for layer in net.modules() if not getattr(layer, "COMPILES", True)]
     for layer in eager:
