@@ -34,6 +34,7 @@ class ByBuckets(_Plain):
         # DDP looks for those of the network itself in two places, under "name" and ".name".
         self._set_params_and_buffers_to_ignore_for_model(net, [*vectors, *(f".{name}" for name in vectors if "." not in name)])
         super().__init__(net, **options)
+        _make_those_of_rank_0(distinct)
         self._groups = _groups_of(distinct)
 
     def finish_gradients(self) -> None:
@@ -54,7 +55,7 @@ class ByChunks(nn.Module):
         super().__init__()
         self.module = net
         self._synchronises = True
-        _begin_as_rank_0(net)
+        _make_those_of_rank_0([*net.parameters(), *net.buffers()])
         self._chunks = [_InBackward(chunk.parameters) for chunk in reversed(chunks)]
         self._begun = 0
         for chunk, group in zip(reversed(chunks), self._chunks, strict=True):
@@ -142,7 +143,7 @@ class _InBackward(_Flat):
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         super().__init__(parameters)
         self.taken = False
-        self._wait: Callable[[], None] = _nothing
+        self._wait: Callable[[], None] | None = None  # of the average under way
 
     @torch.no_grad()
     def take(self, gradients: Sequence[Tensor | None]) -> None:
@@ -155,11 +156,12 @@ class _InBackward(_Flat):
 
     @torch.no_grad()
     def finish(self) -> None:
+        assert self._wait is not None
         self._wait()
         _in_one_piece([p.grad for p in self.parameters if p.grad is not None], collectives.average_)
         self._add_others()
         self._hand_out()
-        self.taken, self._wait = False, _nothing
+        self.taken, self._wait = False, None
 
     def _add_others(self) -> None:
         """Add what the parameters hold as their gradients, and take it from them."""
@@ -170,24 +172,18 @@ class _InBackward(_Flat):
                 parameter.grad = None
 
 
-def _nothing() -> None: ...
-
-
 def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
     """Return the strides of a tensor's like that has no gaps."""
     return torch.empty_like(parameter, device="meta").stride()
 
 
 def _groups_of(parameters: Sequence[nn.Parameter]) -> list[_Group]:
-    groups = [_Group([p for p in parameters if p.dtype == dtype]) for dtype in dict.fromkeys(p.dtype for p in parameters)]
-    for group in groups:
-        _in_one_piece([p.detach() for p in group.parameters], collectives.broadcast_)
-    return groups
+    return [_Group([p for p in parameters if p.dtype == dtype]) for dtype in dict.fromkeys(p.dtype for p in parameters)]
 
 
-def _begin_as_rank_0(net: nn.Module) -> None:
-    """Make parameters and buffers those of rank 0."""
-    tensors = [t.detach() for t in (*net.parameters(), *net.buffers())]
+def _make_those_of_rank_0(tensors: Sequence[Tensor]) -> None:
+    """Let ranks begin with the same numbers, as DDP does with what it has: one broadcast for each type."""
+    tensors = [t.detach() for t in tensors]
     for dtype in dict.fromkeys(t.dtype for t in tensors):
         _in_one_piece([t for t in tensors if t.dtype == dtype and t.numel()], collectives.broadcast_)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +82,7 @@ def bytes_of(pictures: int) -> int:
     [
         (1000, 99, None, 6),  # 0.7 * 1000 holds six
         (9000, 99, None, 8),  # all pictures there are
-        (9000, 5, None, 5),  # eight were too many for a kernel, six ran out of memory
+        (9000, 5, None, 5),  # eight and six ran out of memory
         (310, 99, None, 1),
         (9000, 99, 6, 6),
     ],
@@ -92,9 +91,7 @@ def test_real_steps_are_run_and_the_largest_that_fits_is_chosen(
     size: int, most: int, nbs: int | None, batch: int, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = FakeDevice(size).installed(monkeypatch)
-    too_large = "upsample_bilinear2d_nhwc only supports output tensors with less than INT_MAX elements, but got [8, 128, 1024, 2048]"
     batches: list[int] = []
-    errors = cycle([RuntimeError(too_large), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")])
     original = TrainStep.__call__
 
     def step(self: TrainStep, window: Any, pictures: Any) -> Any:
@@ -102,7 +99,7 @@ def test_real_steps_are_run_and_the_largest_that_fits_is_chosen(
         assert len(window) == len(pictures) == (max(round(nbs / len(window[0].weight)), 1) if nbs else 1)
         batches.append(len(window[0].weight))
         if batches[-1] > most:
-            raise next(errors)
+            raise [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED")][len(batches) % 2]
         with device.taken(bytes_of(batches[-1])):
             return original(self, window, pictures)
 
@@ -127,6 +124,22 @@ def fake_step(device: FakeDevice) -> Callable[..., None]:
             pass
 
     return step
+
+
+def test_a_size_whose_maps_a_kernel_does_not_count_does_not_fit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(9000).installed(monkeypatch)
+    fitting = fake_step(device)
+
+    def step(self: TrainStep, window: Any, pictures: Any) -> None:
+        if len(window[0].weight) > 5:
+            raise RuntimeError("upsample_bilinear2d_nhwc only supports output tensors with less than INT_MAX elements, but got [8, 128, 1024, 2048]")
+        fitting(self, window, pictures)
+
+    monkeypatch.setattr(TrainStep, "__call__", step)
+    job = LibreYOLO("yolo9t")._job({**QUICK, "data": str(tiny), "batch": -1}, (), tiny.parent)
+    found = autobatch.settle(job, torch.device("cpu"), 1, CudaMemory(torch.device("cpu")))
+    assert found.batch == 5
+    assert "8 pictures  does not fit" in found.note
 
 
 def test_an_error_that_is_not_one_of_memory_is_told_as_it_is(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:

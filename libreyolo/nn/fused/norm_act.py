@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from libreyolo.nn.fused import available, kernels
-from libreyolo.nn.fused.exchange import WIDEST
 from libreyolo.nn.fused.launching import launch
 from libreyolo.nn.fused.scratch import ALONE, Ranks, Scratch
 
@@ -41,13 +40,12 @@ class NormAct(torch.autograd.Function):
             stream = available.stream(device)
             parts, tickets = scratch.of(device, stream, plan.floats, plan.blocks)
             table = torch.empty((ranks.size, 3, channels), dtype=torch.float32, device=device)
-            exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
-            place, turn = exchange.next_turn() if exchange else (parts, 0)
+            meet, place, turn = scratch.next_turn(ranks, channels, parts)
             launch(
-                plan.ready, ("sums", x.dtype, exchange is None), kernels.sums_kernel, plan.sum_programs, stream,
-                (x, parts, tickets, table, place), (rows, channels, plan.parts, ranks.rank, turn), plan.sums[exchange is not None],
+                plan.ready, ("sums", x.dtype, not meet), kernels.sums_kernel, plan.sum_programs, stream,
+                (x, parts, tickets, table, place), (rows, channels, plan.parts, ranks.rank, turn), plan.sums[meet],
             )  # fmt: skip
-            if exchange is None and ranks.size > 1:
+            if not meet and ranks.size > 1:
                 ranks.gather(table)
             y = torch.empty_like(x)
             launch(
@@ -72,15 +70,14 @@ class NormAct(torch.autograd.Function):
             parts, tickets = scratch.of(device, stream, plan.floats, plan.blocks)
             # Those of weight and bias are of this rank: DDP averages them like those of every parameter. The second pair becomes that of all ranks.
             sums = torch.empty((2, 2, channels) if ranks.size > 1 else (2, channels), dtype=torch.float32, device=device)
-            exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
-            place, turn = exchange.next_turn() if exchange else (parts, 0)
+            meet, place, turn = scratch.next_turn(ranks, channels, parts)
             kind = x.dtype, gradient.dtype, act, apart
             launch(
-                plan.ready, ("gradient sums", *kind, exchange is None), kernels.gradient_sums_kernel, plan.gradient_sum_programs, stream,
+                plan.ready, ("gradient sums", *kind, not meet), kernels.gradient_sums_kernel, plan.gradient_sum_programs, stream,
                 (x, gradient, parts, tickets, sums, table, weight, bias, place),
-                (rows, channels, apart, plan.gradient_parts, ranks.rank, turn, eps), plan.gradient_sums[exchange is not None, act, apart != channels],
+                (rows, channels, apart, plan.gradient_parts, ranks.rank, turn, eps), plan.gradient_sums[meet, act, apart != channels],
             )  # fmt: skip
-            if exchange is None and ranks.size > 1:
+            if not meet and ranks.size > 1:
                 ranks.add(sums[1])
             dx = torch.empty_like(x)
             launch(

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from libreyolo.nn.fused import available, pair_kernels
-from libreyolo.nn.fused.exchange import WIDEST
 from libreyolo.nn.fused.launching import launch
 from libreyolo.nn.fused.norm_act import Plan, Running, in_rows, plan_for
 from libreyolo.nn.fused.scratch import ALONE, Ranks, Scratch
@@ -40,13 +39,12 @@ class PairAct(torch.autograd.Function):
             stream = available.stream(device)
             parts, tickets = scratch.of(device, stream, plan.floats, plan.blocks)
             table = torch.empty((2, ranks.size, 3, channels), dtype=torch.float32, device=device)
-            exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
-            place, turn = exchange.next_turn() if exchange else (parts, 0)
+            meet, place, turn = scratch.next_turn(ranks, channels, parts)
             launch(
-                plan.ready, ("sums", x.dtype, exchange is None), pair_kernels.pair_sums_kernel, plan.sum_programs, stream,
-                (x, z, parts, tickets, table, place), (rows, channels, plan.parts, ranks.rank, turn), plan.sums[exchange is not None],
+                plan.ready, ("sums", x.dtype, not meet), pair_kernels.pair_sums_kernel, plan.sum_programs, stream,
+                (x, z, parts, tickets, table, place), (rows, channels, plan.parts, ranks.rank, turn), plan.sums[meet],
             )  # fmt: skip
-            if exchange is None and ranks.size > 1:
+            if not meet and ranks.size > 1:
                 for of_map in table:
                     ranks.gather(of_map)
             y = torch.empty_like(x)
@@ -72,15 +70,14 @@ class PairAct(torch.autograd.Function):
             stream = available.stream(device)
             parts, tickets = scratch.of(device, stream, plan.floats, plan.blocks)
             sums = torch.empty((2, 4, channels) if ranks.size > 1 else (4, channels), dtype=torch.float32, device=device)
-            exchange = scratch.exchange if ranks.size > 1 and channels <= WIDEST else None
-            place, turn = exchange.next_turn() if exchange else (parts, 0)
+            meet, place, turn = scratch.next_turn(ranks, channels, parts)
             kind = x.dtype, gradient.dtype, act, apart
             launch(
-                plan.ready, ("gradient sums", *kind, exchange is None), pair_kernels.pair_gradient_sums_kernel, plan.gradient_sum_programs, stream,
+                plan.ready, ("gradient sums", *kind, not meet), pair_kernels.pair_gradient_sums_kernel, plan.gradient_sum_programs, stream,
                 (x, z, gradient, parts, tickets, sums, table, w, b, v, c, place),
-                (rows, channels, apart, plan.gradient_parts, ranks.rank, turn, eps), plan.gradient_sums[exchange is not None, act, apart != channels],
+                (rows, channels, apart, plan.gradient_parts, ranks.rank, turn, eps), plan.gradient_sums[meet, act, apart != channels],
             )  # fmt: skip
-            if exchange is None and ranks.size > 1:
+            if not meet and ranks.size > 1:
                 ranks.add(sums[1, :3])
             dx, dz = torch.empty_like(x), torch.empty_like(z)
             launch(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from libreyolo.nn.fused.exchange import Exchange
+from libreyolo.nn.fused.exchange import WIDEST, Exchange
 
 FLOATS, TICKETS = 1 << 17, 64  # enough for every map of at most 4096 channels on a GPU of 512 multiprocessors, as `plan_for` shares it
 
@@ -37,6 +37,15 @@ class Scratch:
         if kept is None or kept[0].numel() < floats or kept[1].numel() < tickets:
             kept = self._kept[device, stream] = _pieces(device, max(floats, FLOATS), max(tickets, TICKETS))
         return kept
+
+    def next_turn(self, ranks: Ranks, channels: int, otherwise: Tensor) -> tuple[bool, Tensor, int]:
+        """Return whether the ranks' sums of so many channels meet inside the kernel that comes next, in which place, and the number of the turn.
+
+        otherwise: what stands for the place where they don't; the number is 0 then.
+        """
+        if self.exchange is None or ranks.size == 1 or channels > WIDEST:
+            return False, otherwise, 0
+        return True, *self.exchange.next_turn()
 
 
 class Ranks(NamedTuple):

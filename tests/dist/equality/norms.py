@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import launch
 from libreyolo.engine import collectives, fusion
 from libreyolo.engine.batchnorm import SyncBatchNorm, synchronise
-from libreyolo.engine.fusion import FusedNormAct
+from libreyolo.engine.fusion import ACTIVATIONS, FusedNormAct
 from libreyolo.engine.kernel_norm import KernelBatchNorm
 from libreyolo.nn.conv import RepConv
 from libreyolo.nn.fused import available
@@ -135,11 +135,25 @@ def _gaps(case: Norm, whole_norm: nn.Module, shared_norm: nn.Module) -> dict[str
     return found
 
 
+class TwoNorms(nn.Module):
+    """Two norms of one map, their sum, SiLU; of the kernels that meet once for both where the norms are `FusedNormAct`."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = x.square()
+        if isinstance(self.first, FusedNormAct) and isinstance(self.second, FusedNormAct):
+            return self.first.with_another(x, self.second, z, ACTIVATIONS[nn.SiLU])
+        return nn.functional.silu(self.first(x) + self.second(z))
+
+
 def on_two_gpus() -> float:
     """Return the largest relative difference between synchronised norms on two GPUs and plain ones on the whole batch.
 
-    Torch's function, kernels, torch's kernels with little between them, and fused with SiLU; where kernels of both meet, and where collectives bring
-    their numbers. Raises where torch sees the host wait for the device.
+    Torch's function, kernels, torch's kernels with little between them, fused with SiLU, and two at once; where kernels of both meet, and where
+    collectives bring their numbers. Raises where torch sees the host wait for the device.
     """
     rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", rank)
@@ -147,11 +161,15 @@ def on_two_gpus() -> float:
     with launch.process_group(launch.detect(os.environ), device=str(device)):
         exchange = collectives.exchange(device)
         assert exchange is not None
-        for way in ("torch's", "kernels", "torch's kernels", "fused", "kernels that meet", "fused that meet"):
+        for way in ("torch's", "kernels", "torch's kernels", "fused", "kernels that meet", "fused that meet", "pair that meets"):
             scratch = Scratch(exchange if "meet" in way else None)
             plain = nn.Sequential(nn.BatchNorm2d(80), nn.SiLU()).to(device)
             own: Any = nn.BatchNorm2d(80).to(device)
-            if "fused" in way:
+            if "pair" in way:
+                plain = nn.Sequential(TwoNorms(nn.BatchNorm2d(80), nn.BatchNorm2d(80))).to(device)
+                fused = [FusedNormAct(nn.BatchNorm2d(80).to(device), nn.Identity(), over_ranks=True, scratch=scratch) for _ in range(2)]
+                shared = nn.Sequential(TwoNorms(*fused))
+            elif "fused" in way:
                 shared = nn.Sequential(FusedNormAct(own, nn.SiLU(), over_ranks=True, scratch=scratch))
             else:
                 norm = own if way == "torch's" else KernelBatchNorm(80, scratch=scratch).to(device)
@@ -171,7 +189,7 @@ def on_two_gpus() -> float:
                 torch.cuda.set_sync_debug_mode("default")
             assert whole.grad is not None and mine.grad is not None
             pairs = [(result, expected[part]), (mine.grad, whole.grad[part])]
-            norm, twin = shared[0], plain[0]
+            norm, twin = (net[0].second if "pair" in way else net[0] for net in (shared, plain))
             pairs += [(norm.running_mean, twin.running_mean), (norm.running_var, twin.running_var)]
             found = max(found, *(float((a - b).detach().abs().max() / b.detach().abs().max()) for a, b in pairs))
             if "meet" in way:

@@ -195,8 +195,10 @@ def casts_together() -> list[dict[str, torch.Tensor]]:
             assert isinstance(wrapped, data_parallel.ByBuckets if dtype is None else data_parallel.ByChunks)
             optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
             step = toys.TrainStep(wrapped, task, optimizer, device=device, amp_dtype=torch.bfloat16)
-            moved = [step([rows, rows], [8, 8])[1] for _ in range(3)]
+            with patch.object(collectives, "begin_average", wraps=collectives.begin_average) as begun:
+                moved = [step([rows, rows], [8, 8])[1] for _ in range(3)]
         assert all(moved)
+        assert begun.call_count == 3 * len(chunks)  # once for a chunk and an optimiser step, not for a micro-batch
         found.append({name: value.clone() for name, value in net.state_dict().items()})
     return found
 
