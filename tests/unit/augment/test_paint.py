@@ -59,3 +59,13 @@ def test_the_kernel_s_places_of_a_slot_s_numbers_and_its_smallest_number_are_tho
 
     assert [getattr(paint_kernel, name.upper()).value for name in SlotNumbers._fields] == list(range(paint_kernel.FIELDS.value))
     assert paint_kernel.TINY.value == TINY
+
+
+def test_torch_s_profiler_gives_the_kernel_s_time_to_an_operator():
+    plans, tiles, stacked = many(AugmentSettings(imgsz=(16, 16)), noisy_pictures(4), 1)
+    painted(tiles, stacked, (16, 16))  # compiled before
+    with torch.profiler.profile() as found:
+        painted(tiles, stacked, (16, 16))
+    (event,) = [e for e in found.key_averages() if e.key == "Paint"]
+    assert event.count == 1
+    assert event.device_time_total > 0 or not kernels.ON_GPU
