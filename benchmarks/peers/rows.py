@@ -50,10 +50,10 @@ Make = Callable[[Path, int], Path]
 class Row:
     """One line of the table. batch: pictures on each GPU. cores: the only ones it may use; None: its GPUs' share of the machine.
 
-    keys: arguments of our training beside those that every row has. step_of: the row whose step is the same, so that its own is not timed again.
-    script: of a peer, in theirs/. held: epochs of a peer on batches that lie on the device, or 0.
-    limit: seconds after which the row is cut off. few: whether its set has at most FEW pictures. repeat: how many times as
-    many pictures as the call's sets have are in an epoch of the row.
+    keys: arguments of our training beside those that every row has; of a peer's, only its cache. step_of: the row whose step is the same, so that
+    its own is not timed again. script: of a peer, in theirs/. held: epochs of a peer on batches that lie on the device, or 0. limit: seconds after
+    which the row is cut off. few: whether its set has at most FEW pictures. repeat: how many times as many pictures as the call's sets have are in
+    an epoch of the row.
     """
 
     name: str
@@ -130,7 +130,7 @@ def theirs(row: Row, place: Place, left: float) -> Result | None:
     asked = {
         "data": str(data), "device": "cpu" if place.device == "cpu" else ",".join(map(str, range(row.gpus))), "gpus": row.gpus, "held": held,
         "size": row.model.removeprefix("yolo9"), "batch": (place.batch or row.batch) * row.gpus, "imgsz": place.imgsz or row.imgsz,
-        "workers": _workers(row, place), "epochs": place.epochs, "project": str(project),
+        "workers": _workers(row, place), "epochs": place.epochs, "project": str(project), "cache": row.keys.get("cache", False),
     }  # fmt: skip
     # Neither this repository nor the variables that lead to it: both packages are imported as libreyolo.
     env = {"PYTHONPATH": place.peer_site or ""}
@@ -245,7 +245,7 @@ def result(ended: Ended, values: Values, limit: float, left: float) -> Result | 
 
 NO_AUX = {"aux_weight": 0.0}
 GRAPH = {"cuda_graph": True}
-RAM = {**GRAPH, "cache": "ram"}
+UNCACHED = {"cache": False}
 CLASSIFIER = Row("resnet50", ours, "resnet50", batch=256, imgsz=224, data=sets.class_folders, repeat=8)
 
 ROWS = [
@@ -253,21 +253,22 @@ ROWS = [
     Row("ours-no-aux", ours, keys=NO_AUX),
     Row("libreyolo", theirs, script="libreyolo_peer.py", held=0, limit=300),
     Row("ultralytics", theirs, script="ultralytics_peer.py", limit=240),
+    Row("ultralytics-ram", theirs, keys={"cache": "ram"}, script="ultralytics_peer.py", step_of="ultralytics", held=0, limit=240),
     Row("ours-graph", ours, keys=GRAPH),
     Row("ours-no-aux-graph", ours, keys={**NO_AUX, **GRAPH}),
-    Row("ours-ram", ours, keys=RAM, step_of="ours-graph"),
-    Row("ours-no-aux-ram", ours, keys={**NO_AUX, **RAM}, step_of="ours-no-aux-graph"),
+    Row("ours-uncached", ours, keys=UNCACHED, step_of="ours"),
+    Row("ours-no-aux-uncached", ours, keys={**NO_AUX, **UNCACHED}, step_of="ours-no-aux"),
     Row("ours-4-cores", ours, cores=4, step_of="ours"),
     Row("ours-no-aux-4-cores", ours, keys=NO_AUX, cores=4, step_of="ours-no-aux"),
-    Row("ours-ram-4-cores", ours, keys=RAM, cores=4, step_of="ours-graph"),
-    Row("ours-no-aux-ram-4-cores", ours, keys={**NO_AUX, **RAM}, cores=4, step_of="ours-no-aux-graph"),
+    Row("ours-no-aux-graph-4-cores", ours, keys={**NO_AUX, **GRAPH}, cores=4, step_of="ours-no-aux-graph"),
+    Row("ours-no-aux-uncached-4-cores", ours, keys={**NO_AUX, **UNCACHED}, cores=4, step_of="ours-no-aux"),
     Row("ours-no-aux-apart", ours, keys={**NO_AUX, "fused": False}),
     Row("ours-no-aux-search", ours, keys={**NO_AUX, **GRAPH, "cudnn_benchmark": True}),
     Row("ours-no-aux-compile", ours, keys={**NO_AUX, "compile": True}, limit=480),
     Row("yoloxs", ours, "yoloxs"),
     Row("rtdetrr18", ours, "rtdetrr18", batch=32),
     CLASSIFIER,
-    replace(CLASSIFIER, name="resnet50-ram", keys={"cache": "ram"}, step_of="resnet50"),
+    replace(CLASSIFIER, name="resnet50-uncached", keys=UNCACHED, step_of="resnet50"),
     Row("unets", ours, "unets", batch=16, imgsz=512, data=sets.masks, few=True, repeat=0.25),
     Row("nafnets", ours, "nafnets", batch=32, imgsz=256, data=sets.pairs, few=True, repeat=0.5),
     Row("validation", validation, keys=NO_AUX, data=sets.judged_detection),

@@ -37,7 +37,7 @@ class BoxData(Splits[R, ImageSet]):
             cwd=cwd,
             single_cls=recipe.single_cls,
             classes=recipe.classes,
-            cache=recipe.cache,
+            cache=self.kept(),
             only=judged.split if judged else None,
             max_hw=self.hw,
         )

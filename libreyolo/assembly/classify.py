@@ -45,7 +45,7 @@ class ClassifyAssembly(Splits[ClassifyRecipe, ImageSet]):
             recipe.data if recipe.data is not None else str(recipe.data_dir),
             cwd=cwd,
             root=recipe.data_dir if recipe.data is not None else None,
-            cache=recipe.cache,
+            cache=self.kept(),
             only=judged.split if judged else None,
             known=judged.names if judged else None,
             train_hw=self.settings.source_hw,

@@ -36,7 +36,7 @@ class SemanticAssembly(Splits[SemanticRecipe, MaskedSet]):
             recipe.data if recipe.data is not None else str(recipe.data_dir),
             root=recipe.data_dir if recipe.data is not None else None,
             cwd=cwd,
-            cache=recipe.cache,
+            cache=self.kept(),
             only=judged.split if judged else None,
             max_hw=self._augmentation().enough_hw,
         )

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from libreyolo.assembly.parts import Judged, Seat
 from libreyolo.data.dataset_yaml import SPLITS
-from libreyolo.data.picture_cache import RamPictures
+from libreyolo.data.picture_cache import Cache, RamPictures
 from libreyolo.interfaces.task import Loader
 from libreyolo.recipe import Recipe
 
@@ -34,6 +34,12 @@ class Splits(ABC, Generic[R, S]):
     @abstractmethod
     def judged_batches(self, judged: S, **seat: Any) -> Loader:
         """Return the evaluation loader of a set; seat: batch, rank, world_size, workers and device."""
+
+    def kept(self) -> Cache:
+        """Return which pictures are kept decoded, by the recipe; those that are seen only once are so only where that was asked for."""
+        once = self.judged is not None or self.recipe.epochs == 1 or self.recipe.max_steps is not None
+        cache: Cache = self.recipe.cache
+        return False if cache == "auto" and once else cache
 
     def train_loader(self, seat: Seat, batch: int) -> Loader:
         return self.training_batches(batch=batch, **self._placed(seat))

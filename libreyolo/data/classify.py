@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +20,12 @@ from libreyolo.data.class_scan import scan_classes
 from libreyolo.data.counterparts import composed
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.picture_cache import disk_pictures, ram_pictures
+from libreyolo.data.picture_cache import Cache, kept_pictures
 from libreyolo.data.scan_result import SplitReport
 from libreyolo.data.yaml_splits import splits_read
 from libreyolo.errors import UserError
 
 logger = logging.getLogger(__name__)
-
-Cache = Literal[False, "ram", "disk"]
 
 
 @dataclass
@@ -89,10 +86,7 @@ class ClassifyData:
         )
         if split == "train":
             _refuse_lost_classes(images, self.names, report)
-        if self.cache == "ram":
-            images.cache = ram_pictures(images, max_hw)
-        elif self.cache == "disk":
-            images.cache = disk_pictures(images, max_hw)
+        images.cache = kept_pictures(images, self.cache, max_hw)
         return images
 
 

@@ -10,13 +10,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from libreyolo.data.counterparts import label_paths
 from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.picture_cache import disk_pictures, ram_pictures
+from libreyolo.data.picture_cache import Cache, kept_pictures
 from libreyolo.data.scan import scan_pictures
 from libreyolo.data.scan_result import SplitReport
 from libreyolo.data.sources import Listing, list_pictures
@@ -26,7 +25,6 @@ from libreyolo.errors import UserError, printable
 
 logger = logging.getLogger(__name__)
 
-Cache = Literal[False, "ram", "disk"]
 SINGLE_NAME = "item"
 
 
@@ -89,8 +87,8 @@ def load_detection(
     cache, max_hw: keep decoded pictures, shrunk to fit `max_hw` (h, w); only `image(i, max_hw)` with that size is served from memory.
     Raises UserError for anything the user has to correct; nothing of the user's is ever written.
     """
-    if cache not in (False, "ram", "disk"):
-        raise UserError(f"cache={cache!r} is not known; use False, 'ram' or 'disk'.")
+    if cache not in (False, "auto", "ram", "disk"):
+        raise UserError(f"cache={cache!r} is not known; use False, 'auto', 'ram' or 'disk'.")
     base = (cwd or Path.cwd()).absolute()
     description = read_yaml(find_yaml(data, base), only=only)
     if root is not None:
@@ -125,10 +123,7 @@ def _load_split(listing: Listing, description: DatasetYaml, split: str, options:
         images = images.only_classes(options.classes)
     if options.single_cls:
         images = images.as_single_class()
-    if options.cache == "ram":
-        images.cache = ram_pictures(images, options.max_hw)
-    elif options.cache == "disk":
-        images.cache = disk_pictures(images, options.max_hw)
+    images.cache = kept_pictures(images, options.cache, options.max_hw)
     return images
 
 

@@ -24,5 +24,9 @@ class PathTable:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
+    def content(self) -> bytes:
+        """Return bytes that are equal for tables of the same paths, and for no others."""
+        return self._ends.tobytes() + self._bytes.tobytes()
+
     def __getitem__(self, index: int) -> Path:
         return Path(os.fsdecode(self._bytes[self._ends[index] : self._ends[index + 1]].tobytes()))

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from libreyolo.data.cache_folder import cache_folder, write_atomically
-from libreyolo.data.decode import fit_size
+from libreyolo.data.decode import Box, fit_size
 from libreyolo.data.memory import available_ram_bytes, shared_memory_folder
 from libreyolo.data.shared_buffer import SharedBuffer, open_shared_buffer
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Decode = Callable[[], NDArray[np.uint8]]
+Cache = Literal[False, "auto", "ram", "disk"]
 MAX_SHARE = 0.8  # of free memory or disk that a cache may take
+UNASKED_SHARE = 0.2  # of free memory that cache=auto may take, which is also for who never thought about it
 PIXELS_VERSION = 2  # raise it when decode.py gives other pixels for the same file
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -37,8 +39,8 @@ _SECONDS_BETWEEN_LINES = 5.0
 class PictureCache(Protocol):
     """Serves a picture at `target_hw`, or calls `decode` for it."""
 
-    def get(self, index: int, target_hw: tuple[int, int], decode: Decode) -> NDArray[np.uint8]:
-        """Return uint8 [h, w, 3], writable."""
+    def get(self, index: int, target_hw: tuple[int, int], decode: Decode, box: Box | None = None) -> NDArray[np.uint8]:
+        """Return uint8 [h, w, 3] of its own memory, writable. box: (top, left, bottom, right) of the part that is wanted."""
 
 
 class RamPictures:
@@ -52,11 +54,12 @@ class RamPictures:
         self._targets = targets
         self._starts = starts
 
-    def get(self, index: int, target_hw: tuple[int, int], decode: Decode) -> NDArray[np.uint8]:
+    def get(self, index: int, target_hw: tuple[int, int], decode: Decode, box: Box | None = None) -> NDArray[np.uint8]:
         h, w = self._targets[index].tolist()
         if (h, w) != target_hw:
-            return decode()
-        return self._buffer.array[self._starts[index] : self._starts[index + 1]].reshape(h, w, 3).copy()
+            return _part(decode(), box)
+        held = self._buffer.array[self._starts[index] : self._starts[index + 1]].reshape(h, w, 3)
+        return held.copy() if box is None else _part(held, box)
 
     def close(self) -> None:
         """Let go of the memory; the last process to do so gives it back. Also done when the object goes."""
@@ -77,7 +80,10 @@ class DiskPictures:
         name = hashlib.sha256(repr(facts).encode()).hexdigest()[:40]
         return self._folder / name[:2] / f"{name}.npy"
 
-    def get(self, index: int, target_hw: tuple[int, int], decode: Decode) -> NDArray[np.uint8]:
+    def get(self, index: int, target_hw: tuple[int, int], decode: Decode, box: Box | None = None) -> NDArray[np.uint8]:
+        return _part(self._whole(index, target_hw, decode), box)
+
+    def _whole(self, index: int, target_hw: tuple[int, int], decode: Decode) -> NDArray[np.uint8]:
         path = self.file(index, target_hw)
         try:
             picture = np.load(path, allow_pickle=False)
@@ -96,31 +102,46 @@ class DiskPictures:
         return picture
 
 
-def ram_pictures(images: PictureSet, max_hw: tuple[int, int] | None) -> RamPictures | None:
-    """Decode a whole set into shared memory, or return None with a warning where the room is lacking.
+def kept_pictures(images: PictureSet, cache: Cache, max_hw: tuple[int, int] | None = None) -> PictureCache | None:
+    """Return what keeps the pictures of a set, shrunk to fit `max_hw` (h, w); None for False, and where there is no room.
+
+    auto: as ram, where the pictures take UNASKED_SHARE of the free memory at the most. Lacking room is what it asks about, so it warns of nothing.
+    """
+    if cache == "disk":
+        return disk_pictures(images, max_hw)
+    if cache in ("ram", "auto"):
+        return ram_pictures(images, max_hw, asked=cache == "ram")
+    return None
+
+
+def ram_pictures(images: PictureSet, max_hw: tuple[int, int] | None, *, asked: bool = True) -> RamPictures | None:
+    """Decode a whole set into shared memory, or return None where the room is lacking: with a warning if it was asked for, else told as a fact.
 
     Processes of one host that ask for the same set share one copy: the first decodes, the others wait for it and attach.
     """
+    word, share = ("cache=ram", MAX_SHARE) if asked else ("cache=auto", UNASKED_SHARE)
     targets = _targets(images, max_hw)
     starts = np.concatenate([[0], np.cumsum(targets[:, 0] * targets[:, 1] * 3)]).astype(np.int64)
-    facts = [os.fsencode(images.path(index)) for index in range(len(images))]
-    digest = hashlib.sha256(repr((PIXELS_VERSION, facts)).encode() + images.stamps.tobytes() + targets.tobytes())
+    digest = hashlib.sha256(repr(PIXELS_VERSION).encode() + images.paths.content() + images.stamps.tobytes() + targets.tobytes())
 
     def reserve(num_bytes: int) -> None:
         for free, what in (
             (available_ram_bytes(), "memory"),
             (shutil.disk_usage(shared_memory_folder()).free, str(shared_memory_folder())),
         ):
-            if num_bytes > MAX_SHARE * free:
-                raise MemoryError(f"{_gib(num_bytes)} of pictures is more than {MAX_SHARE:.0%} of the {_gib(free)} free in {what}")
+            if num_bytes > share * free:
+                raise MemoryError(f"{_gib(num_bytes)} of pictures is more than {share:.0%} of the {_gib(free)} free in {what}")
 
     def fill(array: NDArray[np.uint8]) -> None:
-        _decode_all(images, max_hw, array, starts)
+        _decode_all(images, max_hw, array, starts, word)
 
     try:
         buffer = open_shared_buffer(digest.hexdigest()[:32], int(starts[-1]), reserve, fill)
     except (MemoryError, OSError) as error:
-        logger.warning("cache=ram is off: %s; use cache=disk, a smaller imgsz, or more shared memory.", error)
+        if asked:
+            logger.warning("cache=ram is off: %s; use cache=disk, a smaller imgsz, or more shared memory.", error)
+        else:
+            logger.info("cache=auto: each picture is decoded whenever it is needed (%s).", error)
         return None
     return RamPictures(buffer, targets, starts)
 
@@ -154,10 +175,22 @@ def disk_pictures(images: PictureSet, max_hw: tuple[int, int] | None) -> DiskPic
 
 
 def _targets(images: PictureSet, max_hw: tuple[int, int] | None) -> NDArray[np.int64]:
-    return np.array([fit_size(images.size(index), max_hw) for index in range(len(images))], np.int64).reshape(-1, 2)
+    """Return int64 [n, 2]; sets have few sizes, and each is looked at once."""
+    sizes, places = np.unique(images.sizes.reshape(-1, 2), axis=0, return_inverse=True)
+    fitted = np.array([fit_size((h, w), max_hw) for h, w in sizes.tolist()], np.int64).reshape(-1, 2)
+    found: NDArray[np.int64] = fitted[places.reshape(-1)]
+    return found
 
 
-def _decode_all(images: PictureSet, max_hw: tuple[int, int] | None, array: NDArray[np.uint8], starts: NDArray[np.int64]) -> None:
+def _part(picture: NDArray[np.uint8], box: Box | None) -> NDArray[np.uint8]:
+    """Return the picture itself, or a copy of a part, which keeps the rest from staying in memory."""
+    if box is None:
+        return picture
+    top, left, bottom, right = box
+    return picture[top:bottom, left:right].copy()
+
+
+def _decode_all(images: PictureSet, max_hw: tuple[int, int] | None, array: NDArray[np.uint8], starts: NDArray[np.int64], word: str) -> None:
     def decode(index: int) -> None:
         array[starts[index] : starts[index + 1]] = images.image(index, max_hw).reshape(-1)
 
@@ -166,8 +199,8 @@ def _decode_all(images: PictureSet, max_hw: tuple[int, int] | None, array: NDArr
         for place, _ in enumerate(pool.map(decode, range(len(images)))):
             if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
                 told = time.monotonic()
-                logger.info("cache=ram: %d of %d pictures decoded", place, len(images))
-    logger.info("cache=ram: %d pictures, %s in shared memory", len(images), _gib(int(starts[-1])))
+                logger.info("%s: %d of %d pictures decoded", word, place, len(images))
+    logger.info("%s: %d pictures, %s in shared memory", word, len(images), _gib(int(starts[-1])))
 
 
 def _gib(num_bytes: int) -> str:

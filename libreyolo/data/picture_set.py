@@ -53,9 +53,9 @@ class PictureSet:
 
     def part(self, index: int, box: Box) -> NDArray[np.uint8]:
         """Return a part of `image(index)`, uint8 RGB [bottom - top, right - left, 3], of its own memory. Raises UserError as `image` does."""
-        top, left, bottom, right = box
         if self.cache is not None:
-            return self.image(index)[top:bottom, left:right].copy()
+            size = self.size(index)
+            return self.cache.get(index, size, partial(self._decode, index, size), box)
         try:
             picture = decode_part(self.path(index), self.size(index), box)
         except PictureError as error:

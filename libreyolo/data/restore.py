@@ -9,21 +9,18 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
 from libreyolo.data.pair_scan import PairReport, scan_pairs
 from libreyolo.data.pair_set import PairSet
 from libreyolo.data.pairs import PairFolders, find_pairs, log_unused, pair_folders
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.picture_cache import disk_pictures, ram_pictures
+from libreyolo.data.picture_cache import Cache, kept_pictures
 from libreyolo.data.picture_set import PictureSet
 from libreyolo.data.sources import Listing, list_pictures
 from libreyolo.data.yaml_splits import YamlSplits, splits_read
 
 logger = logging.getLogger(__name__)
-
-Cache = Literal[False, "ram", "disk"]
 
 
 @dataclass
@@ -79,9 +76,6 @@ def _load_split(
     sides = []
     for paths, stamps in ((pairs.inputs, scan.stamps[:, :2]), (pairs.targets, scan.stamps[:, 2:])):
         pictures = PictureSet(PathTable([paths[place] for place in scan.kept]), sizes=scan.sizes, stamps=stamps.copy())
-        if cache == "ram":
-            pictures.cache = ram_pictures(pictures, None)
-        elif cache == "disk":
-            pictures.cache = disk_pictures(pictures, None)
+        pictures.cache = kept_pictures(pictures, cache)
         sides.append(pictures)
     return PairSet(*sides)

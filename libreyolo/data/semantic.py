@@ -13,12 +13,11 @@ from pathlib import Path
 
 from libreyolo.data.counterparts import label_paths, shared_files
 from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
-from libreyolo.data.detection import Cache
 from libreyolo.data.mask_scan import Look, scan_masks
 from libreyolo.data.mask_source import FromPolygons, MaskSource, source_of
 from libreyolo.data.masked_set import MaskedSet
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.picture_cache import disk_pictures, ram_pictures
+from libreyolo.data.picture_cache import Cache, kept_pictures
 from libreyolo.data.sources import Listing, list_pictures
 from libreyolo.data.strays import stray_note
 from libreyolo.data.yaml_splits import TRAINED_ON, YamlSplits, splits_read
@@ -150,8 +149,5 @@ def _load_split(listing: Listing, split: str, description: DatasetYaml, options:
         class_pixels=scan.class_pixels,
         class_pictures=scan.class_pictures,
     )
-    if options.cache == "ram":
-        pictures.cache = ram_pictures(pictures, options.max_hw)
-    elif options.cache == "disk":
-        pictures.cache = disk_pictures(pictures, options.max_hw)
+    pictures.cache = kept_pictures(pictures, options.cache, options.max_hw)
     return pictures

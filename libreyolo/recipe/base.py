@@ -40,7 +40,7 @@ class Recipe:
     data_dir: str | None = key(None, "folder that replaces `path:` of the data.yaml; alone: the folder that holds the data.yaml")
     imgsz: Any = key(640, "network input in pixels: a side, or [height, width]; a multiple of the network's stride")
     workers: int = key(4, "loader processes for each rank")
-    cache: Any = key(False, "keep decoded pictures: false, ram or disk")
+    cache: Any = key("auto", "keep decoded pictures: false, ram, disk, or auto: in memory, where they take a fifth of what is free or less")
     min_samples: int = key(0, "repeat a tiny set until an epoch has this many pictures")
 
     # Length and batch
@@ -148,7 +148,7 @@ class Recipe:
         checks.one_of("amp_dtype", self.amp_dtype, ("auto", "bfloat16", "float16"))
         checks.one_of("nonfinite", self.nonfinite, ("skip", "stop"))
         checks.one_of("backend", self.backend, (None, "nccl", "gloo"))
-        self.cache = checks.one_of("cache", self.cache, (False, "ram", "disk"))
+        self.cache = checks.one_of("cache", self.cache, (False, "auto", "ram", "disk"))
         for logger in self.loggers:
             checks.one_of("loggers", logger, LOGGERS)
         checks.selection("freeze", self.freeze)

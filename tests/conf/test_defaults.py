@@ -16,7 +16,7 @@ BASE = {
     "lr0": 0.01, "momentum": 0.937, "weight_decay": 0.0005, "nesterov": True, "scheduler": "yoloxwarmcos", "warmup_epochs": 5.0,
     "warmup_lr_start": 0.0, "no_aug_epochs": 15, "min_lr_ratio": 0.05, "ema": True, "ema_decay": 0.9998, "amp": True, "freeze": None,
     "nbs": None, "name": "exp", "exist_ok": False, "save_period": 10, "eval_interval": 10, "plot_samples": 8,
-    "val_loss": False, "workers": 4, "cache": False, "min_samples": 0, "average_best": 0, "precise_bn": 0,
+    "val_loss": False, "workers": 4, "min_samples": 0, "average_best": 0, "precise_bn": 0,
     "patience": 50, "resume": False, "log_interval": 10, "seed": 0, "pretrained": False,
 }  # fmt: skip
 DETECTION = {
@@ -30,8 +30,9 @@ YOLO9 = {
     "warmup_momentum": 0.8, "letterbox_pad": None,
 }  # fmt: skip
 # Ours on purpose, beside the class count, which comes from the data (there 80 stands for "not told"): amp_dtype picks bfloat16 where there is
-# one; plots are part of a run; run directories live below outputs/, where Hydra's are.
-OURS = {"amp_dtype": "auto", "save_plots": True, "project": "outputs"}
+# one; plots are part of a run; run directories live below outputs/, where Hydra's are; pictures are kept decoded where they take little of the memory
+# (docs/adr/0012-pictures-kept-by-default.md).
+OURS = {"amp_dtype": "auto", "save_plots": True, "project": "outputs", "cache": "auto"}
 # What has no meaning here: low-rank adapters, distillation, export, downloads that run code, a Python fall-back of the evaluator
 # (and, for now, whatever belongs to a task that this recipe is not of).
 ABSENT = ("lora", "distill_model", "dis", "export_check", "allow_download_scripts", "faster_coco_eval", "class_weights")

@@ -103,6 +103,14 @@ def test_class_weights_are_inverse_frequencies_to_the_given_power_with_mean_1(ti
     assert assembly(tiny, tmp_path, cls_pw=0.0).task().criterion.class_weights is None
 
 
+@pytest.mark.parametrize("once", [{"epochs": 1}, {"max_steps": 3}])
+def test_pictures_that_are_seen_only_once_are_kept_only_where_that_is_asked_for(tiny: Path, tmp_path: Path, once: dict[str, Any]) -> None:
+    for keys, kept in (({"epochs": 2}, True), (once, False), ({**once, "cache": "ram"}, True), ({"epochs": 2, "cache": False}, False)):
+        found = assembly(tiny, tmp_path, **keys)
+        assert (found.data.train.cache is not None) == (found.data.val.cache is not None) == kept, keys
+        found.close()
+
+
 def first_batch(found: Any) -> Tensor:
     try:
         return next(iter(found.train_loader(SEAT, 4).epoch(0))).images
@@ -111,7 +119,7 @@ def first_batch(found: Any) -> Tensor:
 
 
 def test_a_cache_in_memory_or_on_disk_shows_the_same_pictures(tiny: Path, tmp_path: Path) -> None:
-    plain = first_batch(assembly(tiny, tmp_path))
+    plain = first_batch(assembly(tiny, tmp_path, cache=False))
     assert torch.equal(plain, first_batch(assembly(tiny, tmp_path, cache="ram")))
     on_disk = assembly(tiny, tmp_path, cache="disk")
     assert torch.equal(plain, first_batch(on_disk))
@@ -143,6 +151,7 @@ def test_deterministic_leaves_torch_and_the_environment_as_they_were(tiny: Path,
             seen.update(on=torch.are_deterministic_algorithms_enabled(), workspace=os.environ.get("CUBLAS_WORKSPACE_CONFIG"))
             seen.update(search=torch.backends.cudnn.benchmark)
 
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # torch's compiler sets it when it is first imported, in whichever test that is
     before = dict(os.environ)
     train(tiny, tmp_path, epochs=1, deterministic=True, callbacks=[Look()])
     assert seen == {"on": True, "workspace": ":4096:8", "search": False}

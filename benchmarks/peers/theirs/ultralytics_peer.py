@@ -40,7 +40,7 @@ def main() -> None:
     model.train(
         data=ASKED["data"], epochs=ASKED["epochs"] + ASKED["held"], batch=ASKED["batch"], imgsz=ASKED["imgsz"], device=devices,
         workers=ASKED["workers"], project=ASKED["project"], name="run", exist_ok=True, val=False, plots=False, pretrained=False, close_mosaic=0,
-        optimizer="SGD", amp=devices != "cpu",
+        optimizer="SGD", amp=devices != "cpu", cache=ASKED["cache"],
     )  # fmt: skip
 
 

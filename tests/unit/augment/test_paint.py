@@ -62,7 +62,7 @@ def test_the_kernel_s_places_of_a_slot_s_numbers_and_its_smallest_number_are_tho
 
 
 def test_torch_s_profiler_gives_the_kernel_s_time_to_an_operator():
-    plans, tiles, stacked = many(AugmentSettings(imgsz=(16, 16)), noisy_pictures(4), 1)
+    _, tiles, stacked = many(AugmentSettings(imgsz=(16, 16)), noisy_pictures(4), 1)
     painted(tiles, stacked, (16, 16))  # compiled before
     with torch.profiler.profile() as found:
         painted(tiles, stacked, (16, 16))

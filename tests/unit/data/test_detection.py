@@ -237,7 +237,7 @@ def test_the_three_bad_files_of_case_b60_are_skipped_by_name_and_the_png_called_
 def test_no_file_of_the_user_is_written_by_loading_and_caching(tmp_path: Path) -> None:
     path = ten_with_three_bad(tmp_path / "set")
     before = digest_of(tmp_path / "set")
-    for cache in (False, "ram", "disk"):
+    for cache in (False, "auto", "ram", "disk"):
         data = load_detection(path, cache=cache, max_hw=(16, 16))  # type: ignore[arg-type]
         data.train.image(0, (16, 16))
     assert digest_of(tmp_path / "set") == before

@@ -22,6 +22,8 @@ def test_paths_survive_in_arrays_whatever_their_bytes() -> None:
     table = pickle.loads(pickle.dumps(PathTable(paths)))
     assert [str(table[index]) for index in range(len(table))] == paths
     assert len(PathTable([])) == 0
+    assert table.content() == PathTable(paths).content()
+    assert PathTable(["ab", "c"]).content() != PathTable(["a", "bc"]).content()
 
 
 def test_a_pickled_set_gives_the_same_answers(build_set: BuildSet) -> None:

@@ -229,7 +229,7 @@ def test_a_picture_that_changes_after_the_scan_is_named(tmp_path: Path) -> None:
         data.train.parts(0, (0, 0, 4, 4))
 
 
-@pytest.mark.parametrize("cache", ["ram", "disk"])
+@pytest.mark.parametrize("cache", ["auto", "ram", "disk"])
 def test_a_cache_gives_the_same_pixels(cache: Any, tmp_path: Path) -> None:
     pairs_below(tmp_path, "inputs", "targets", ["a.png", "b.png"])
     yaml = write_text(tmp_path / "data.yaml", "train: inputs\nval: inputs\n")

@@ -62,7 +62,7 @@ def assert_same(first: list[np.ndarray], second: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("cache", ["ram", "disk"])
+@pytest.mark.parametrize("cache", ["auto", "ram", "disk"])
 @pytest.mark.parametrize("max_hw", [MAX_HW, None, (16, 16)])
 def test_a_cached_picture_has_the_pixels_of_an_uncached_one(set_yaml: Path, shm: Path, cache, max_hw) -> None:
     plain = pixels_of(load_detection(set_yaml).train, max_hw)
@@ -201,6 +201,38 @@ def test_ram_is_turned_off_with_a_warning_where_room_is_short(
     monkeypatch.setattr(picture_cache, "available_ram_bytes", lambda: free + 20)
     monkeypatch.setattr(picture_cache.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free + 20}))
     assert load_detection(set_yaml, cache="ram", max_hw=MAX_HW).train.cache is not None
+
+
+def test_auto_keeps_what_takes_a_fifth_of_the_free_memory_and_otherwise_says_so_without_a_warning(
+    set_yaml: Path, shm: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, decoded: list[Path]
+) -> None:
+    needed = sum(picture.size for picture in pixels_of(load_detection(set_yaml).train))
+    decoded.clear()
+    monkeypatch.setattr(picture_cache, "available_ram_bytes", lambda: needed * 5 - 1)
+    with caplog.at_level("INFO"):
+        assert load_detection(set_yaml, cache="auto", max_hw=MAX_HW).train.cache is None
+    assert decoded == [] and list(shm.iterdir()) == []
+    (line,) = [record for record in caplog.records if "cache=" in record.getMessage()]
+    assert line.levelname == "INFO" and "more than 20% of the 0.00 GiB free in memory" in line.getMessage()
+    monkeypatch.setattr(picture_cache, "available_ram_bytes", lambda: needed * 5)
+    images = load_detection(set_yaml, cache="auto", max_hw=MAX_HW).train
+    assert len(decoded) == 4
+    assert_same(pixels_of(images), pixels_of(load_detection(set_yaml).train))
+    # The next rank of the host finds less free, and shares the copy that is there.
+    monkeypatch.setattr(picture_cache, "available_ram_bytes", lambda: needed)
+    decoded.clear()
+    assert load_detection(set_yaml, cache="auto", max_hw=MAX_HW).train.cache is not None
+    assert decoded == []
+
+
+def test_a_part_of_a_kept_picture_keeps_nothing_else_in_memory(set_yaml: Path, shm: Path, decoded: list[Path]) -> None:
+    images = load_detection(set_yaml, cache="ram", max_hw=MAX_HW).train
+    whole = images.image(0)
+    decoded.clear()
+    part = images.part(0, (3, 4, 20, 30))
+    np.testing.assert_array_equal(part, whole[3:20, 4:30])
+    assert part.base is None and part.flags.writeable
+    assert decoded == []
 
 
 def test_free_memory_is_known_here() -> None:
