@@ -11,7 +11,7 @@ from typing import Any
 import torch.multiprocessing
 from torch import Tensor
 
-from libreyolo.data.memory import shared_memory_folder
+from libreyolo.data.memory import IN_MEMORY, shared_memory_folder
 from libreyolo.data.shelves import PIECES
 from libreyolo.errors import UserError, counted
 
@@ -39,7 +39,7 @@ def check_open_files(workers: int) -> None:
 def shared_memory_advice(batch: Any, workers: int, ranks: int) -> str | None:
     """Return what to log where the batches under way of all ranks on this host may not fit into the shared memory that is free, else None."""
     folder = shared_memory_folder()
-    if workers == 0 or folder != Path("/dev/shm"):
+    if workers == 0 or folder != IN_MEMORY:
         return None
     state = os.statvfs(folder)
     free, size = state.f_bavail * state.f_frsize, num_bytes(batch)
@@ -69,7 +69,7 @@ def lost_workers_told() -> Iterator[None]:
 def _lost_worker(message: str) -> str:
     advice = "lower workers or batch, or use workers=0"
     folder = shared_memory_folder()
-    if folder == Path("/dev/shm"):
+    if folder == IN_MEMORY:
         room = os.statvfs(folder)
         advice += (
             f"; batches pass through {folder}, which has {room.f_bavail * room.f_frsize / 2**20:.0f} MiB free (a container gets more with "

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 
+IN_MEMORY = Path("/dev/shm")  # where Linux keeps files that are memory
+
+
 def shared_memory_folder() -> Path:
-    """Return the folder whose files are memory (/dev/shm on Linux); elsewhere the temporary folder, whose files are cached in memory."""
-    folder = Path("/dev/shm")
-    return folder if folder.is_dir() else Path(tempfile.gettempdir())
+    """Return the folder whose files are memory; where the system has none the temporary folder, whose files are cached in memory."""
+    return IN_MEMORY if IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
 
 
 def available_ram_bytes() -> int:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from libreyolo.data.cache_folder import cache_folder, write_atomically
 from libreyolo.data.decode import Box, fit_size
-from libreyolo.data.memory import available_ram_bytes, shared_memory_folder
+from libreyolo.data.memory import IN_MEMORY, available_ram_bytes, shared_memory_folder
 from libreyolo.data.shared_buffer import SharedBuffer, open_shared_buffer
 
 if TYPE_CHECKING:
@@ -105,11 +105,12 @@ class DiskPictures:
 def kept_pictures(images: PictureSet, cache: Cache, max_hw: tuple[int, int] | None = None) -> PictureCache | None:
     """Return what keeps the pictures of a set, shrunk to fit `max_hw` (h, w); None for False, and where there is no room.
 
-    auto: as ram, where the pictures take UNASKED_SHARE of the free memory at the most. Lacking room is what it asks about, so it warns of nothing.
+    auto: as ram, where the pictures take UNASKED_SHARE of the free memory at the most, and where memory can be shared without writing to a disk.
+    Lacking room is what it asks about, so it warns of nothing.
     """
     if cache == "disk":
         return disk_pictures(images, max_hw)
-    if cache in ("ram", "auto"):
+    if cache == "ram" or (cache == "auto" and IN_MEMORY.is_dir()):
         return ram_pictures(images, max_hw, asked=cache == "ram")
     return None
 

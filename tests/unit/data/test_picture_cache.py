@@ -225,6 +225,12 @@ def test_auto_keeps_what_takes_a_fifth_of_the_free_memory_and_otherwise_says_so_
     assert decoded == []
 
 
+def test_auto_writes_nothing_where_shared_memory_is_a_folder_on_a_disk(set_yaml: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(picture_cache, "IN_MEMORY", shm / "none")
+    assert load_detection(set_yaml, cache="auto", max_hw=MAX_HW).train.cache is None
+    assert load_detection(set_yaml, cache="ram", max_hw=MAX_HW).train.cache is not None
+
+
 def test_a_part_of_a_kept_picture_keeps_nothing_else_in_memory(set_yaml: Path, shm: Path, decoded: list[Path]) -> None:
     images = load_detection(set_yaml, cache="ram", max_hw=MAX_HW).train
     whole = images.image(0)
