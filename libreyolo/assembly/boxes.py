@@ -39,7 +39,7 @@ class BoxData(Splits[R, ImageSet]):
             classes=recipe.classes,
             cache=self.kept(),
             only=judged.split if judged else None,
-            max_hw=self.hw,
+            max_hw=self._augmentation().enough_for,
         )
         self.names = self.data.names
         if recipe.num_classes not in (None, len(self.names)):

@@ -15,7 +15,7 @@ from libreyolo.data.counterparts import label_paths
 from libreyolo.data.dataset_yaml import DatasetYaml, absolute, find_yaml, read_yaml
 from libreyolo.data.image_set import ImageSet
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.picture_cache import Cache, kept_pictures
+from libreyolo.data.picture_cache import Cache, MaxHW, kept_pictures
 from libreyolo.data.scan import scan_pictures
 from libreyolo.data.scan_result import SplitReport
 from libreyolo.data.sources import Listing, list_pictures
@@ -35,7 +35,7 @@ class _Options:
     single_cls: bool
     classes: tuple[int, ...] | None
     cache: Cache
-    max_hw: tuple[int, int] | None
+    max_hw: MaxHW
 
 
 @dataclass
@@ -74,7 +74,7 @@ def load_detection(
     single_cls: bool = False,
     classes: Sequence[int] | None = None,
     cache: Cache = False,
-    max_hw: tuple[int, int] | None = None,
+    max_hw: MaxHW = None,
     root: str | Path | None = None,
     only: str | None = None,
 ) -> DetectionData:
@@ -84,7 +84,8 @@ def load_detection(
     single_cls: every box becomes class 0, "item". classes: keep only the boxes of these ids, not renumbered.
     root: a folder that replaces the data.yaml's own `path:`.
     only: the one split that is read, whatever is wrong with the others; a training's two where not given.
-    cache, max_hw: keep decoded pictures, shrunk to fit `max_hw` (h, w); only `image(i, max_hw)` with that size is served from memory.
+    cache: keep decoded pictures: those of the training split shrunk to fit `max_hw` (as `kept_pictures` takes it), which serves those who ask for
+    the same; other splits are judged as they are, and kept so.
     Raises UserError for anything the user has to correct; nothing of the user's is ever written.
     """
     if cache not in (False, "auto", "ram", "disk"):
@@ -123,7 +124,7 @@ def _load_split(listing: Listing, description: DatasetYaml, split: str, options:
         images = images.only_classes(options.classes)
     if options.single_cls:
         images = images.as_single_class()
-    images.cache = kept_pictures(images, options.cache, options.max_hw)
+    images.cache = kept_pictures(images, options.cache, options.max_hw if split == "train" else None)
     return images
 
 

@@ -153,7 +153,7 @@ class TrainPictures:
         pictures, settings = self.pictures, self.settings
         plan = self._plan(item)
         shown = {slot.picture for slot in plan.slots}
-        sources = {i: pictures.image(i, self._enough_for(i)) for i in sorted(shown)}
+        sources = {i: pictures.image(i, settings.enough_for(pictures.size(i))) for i in sorted(shown)}
         boxes, labels = place_boxes(plan, pictures.boxes, settings.imgsz, settings.max_labels)
         return TrainSample(item, plan, sources, boxes, labels, pictures.size(item.index))
 
@@ -168,18 +168,6 @@ class TrainPictures:
     def _plan(self, item: Item) -> Plan:
         pictures = self.pictures
         return draw_plan(self.settings, pictures.size, len(pictures), seed=self.seed, index=item.index, epoch=item.epoch, place=item.place)
-
-    def _enough_for(self, index: int) -> tuple[int, int]:
-        """Return the size to shrink a picture to: what fits the input, or, where pictures are stretched, what covers it.
-
-        A function of the picture alone, never of how it is shown: what it becomes must not depend on who else in the batch shows it.
-        """
-        imgsz = self.settings.imgsz
-        if self.settings.resize == "letterbox":
-            return imgsz
-        size = self.pictures.size(index)
-        zoom = max(imgsz[0] / size[0], imgsz[1] / size[1])
-        return math.ceil(size[0] * zoom), math.ceil(size[1] * zoom)
 
 
 class EvalPictures(OnePicture[Pictures]):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-
 IN_MEMORY = Path("/dev/shm")  # where Linux keeps files that are memory
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Decode = Callable[[], NDArray[np.uint8]]
+MaxHW = tuple[int, int] | Callable[[tuple[int, int]], tuple[int, int]] | None  # None: as large as they are
 Cache = Literal[False, "auto", "ram", "disk"]
 MAX_SHARE = 0.8  # of free memory or disk that a cache may take
 UNASKED_SHARE = 0.2  # of free memory that cache=auto may take, which is also for who never thought about it
@@ -102,8 +103,8 @@ class DiskPictures:
         return picture
 
 
-def kept_pictures(images: PictureSet, cache: Cache, max_hw: tuple[int, int] | None = None) -> PictureCache | None:
-    """Return what keeps the pictures of a set, shrunk to fit `max_hw` (h, w); None for False, and where there is no room.
+def kept_pictures(images: PictureSet, cache: Cache, max_hw: MaxHW = None) -> PictureCache | None:
+    """Return what keeps the pictures of a set, shrunk to fit `max_hw`: (h, w), or a function of a picture's own. None for False and for want of room.
 
     auto: as ram, where the pictures take UNASKED_SHARE of the free memory at the most, and where memory can be shared without writing to a disk.
     Lacking room is what it asks about, so it warns of nothing.
@@ -115,7 +116,7 @@ def kept_pictures(images: PictureSet, cache: Cache, max_hw: tuple[int, int] | No
     return None
 
 
-def ram_pictures(images: PictureSet, max_hw: tuple[int, int] | None, *, asked: bool = True) -> RamPictures | None:
+def ram_pictures(images: PictureSet, max_hw: MaxHW, *, asked: bool = True) -> RamPictures | None:
     """Decode a whole set into shared memory, or return None where the room is lacking: with a warning if it was asked for, else told as a fact.
 
     Processes of one host that ask for the same set share one copy: the first decodes, the others wait for it and attach.
@@ -147,10 +148,11 @@ def ram_pictures(images: PictureSet, max_hw: tuple[int, int] | None, *, asked: b
     return RamPictures(buffer, targets, starts)
 
 
-def disk_pictures(images: PictureSet, max_hw: tuple[int, int] | None) -> DiskPictures | None:
+def disk_pictures(images: PictureSet, max_hw: MaxHW) -> DiskPictures | None:
     """Return a cache on disk, or None with a warning where the cache folder can't be written or the disk lacks room."""
     folder = cache_folder("pictures")
-    num_bytes = int(_targets(images, max_hw).prod(axis=1).sum()) * 3
+    targets = _targets(images, max_hw)
+    num_bytes = int(targets.prod(axis=1).sum()) * 3
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(folder).free
@@ -161,7 +163,7 @@ def disk_pictures(images: PictureSet, max_hw: tuple[int, int] | None) -> DiskPic
         logger.warning("cache=disk is off: %s cannot be written; set LIBREYOLO_CACHE to a folder that can.", folder)
         return None
     cache = DiskPictures(folder, images)
-    num_held = sum(cache.file(index, fit_size(images.size(index), max_hw)).exists() for index in range(len(images)))
+    num_held = sum(cache.file(index, (h, w)).exists() for index, (h, w) in enumerate(targets.tolist()))
     num_bytes = num_bytes * (len(images) - num_held) // max(1, len(images))
     if num_bytes > MAX_SHARE * free:
         logger.warning(
@@ -175,12 +177,16 @@ def disk_pictures(images: PictureSet, max_hw: tuple[int, int] | None) -> DiskPic
     return cache
 
 
-def _targets(images: PictureSet, max_hw: tuple[int, int] | None) -> NDArray[np.int64]:
+def _targets(images: PictureSet, max_hw: MaxHW) -> NDArray[np.int64]:
     """Return int64 [n, 2]; sets have few sizes, and each is looked at once."""
     sizes, places = np.unique(images.sizes.reshape(-1, 2), axis=0, return_inverse=True)
-    fitted = np.array([fit_size((h, w), max_hw) for h, w in sizes.tolist()], np.int64).reshape(-1, 2)
+    fitted = np.array([fit_size((h, w), _limit(max_hw, (h, w))) for h, w in sizes.tolist()], np.int64).reshape(-1, 2)
     found: NDArray[np.int64] = fitted[places.reshape(-1)]
     return found
+
+
+def _limit(max_hw: MaxHW, hw: tuple[int, int]) -> tuple[int, int] | None:
+    return max_hw(hw) if callable(max_hw) else max_hw
 
 
 def _part(picture: NDArray[np.uint8], box: Box | None) -> NDArray[np.uint8]:
@@ -191,9 +197,9 @@ def _part(picture: NDArray[np.uint8], box: Box | None) -> NDArray[np.uint8]:
     return picture[top:bottom, left:right].copy()
 
 
-def _decode_all(images: PictureSet, max_hw: tuple[int, int] | None, array: NDArray[np.uint8], starts: NDArray[np.int64], word: str) -> None:
+def _decode_all(images: PictureSet, max_hw: MaxHW, array: NDArray[np.uint8], starts: NDArray[np.int64], word: str) -> None:
     def decode(index: int) -> None:
-        array[starts[index] : starts[index + 1]] = images.image(index, max_hw).reshape(-1)
+        array[starts[index] : starts[index + 1]] = images.image(index, _limit(max_hw, images.size(index))).reshape(-1)
 
     told = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

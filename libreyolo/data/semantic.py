@@ -17,7 +17,7 @@ from libreyolo.data.mask_scan import Look, scan_masks
 from libreyolo.data.mask_source import FromPolygons, MaskSource, source_of
 from libreyolo.data.masked_set import MaskedSet
 from libreyolo.data.path_table import PathTable
-from libreyolo.data.picture_cache import Cache, kept_pictures
+from libreyolo.data.picture_cache import Cache, MaxHW, kept_pictures
 from libreyolo.data.sources import Listing, list_pictures
 from libreyolo.data.strays import stray_note
 from libreyolo.data.yaml_splits import TRAINED_ON, YamlSplits, splits_read
@@ -32,7 +32,7 @@ class _Options:
 
     source: MaskSource
     cache: Cache
-    max_hw: tuple[int, int] | None
+    max_hw: MaxHW
 
 
 @dataclass
@@ -59,7 +59,7 @@ def load_semantic(
     *,
     cwd: Path | None = None,
     cache: Cache = False,
-    max_hw: tuple[int, int] | None = None,
+    max_hw: MaxHW = None,
     root: str | Path | None = None,
     only: str | None = None,
 ) -> SemanticData:
@@ -149,5 +149,5 @@ def _load_split(listing: Listing, split: str, description: DatasetYaml, options:
         class_pixels=scan.class_pixels,
         class_pictures=scan.class_pictures,
     )
-    pictures.cache = kept_pictures(pictures, options.cache, options.max_hw)
+    pictures.cache = kept_pictures(pictures, options.cache, options.max_hw if split == "train" else None)
     return pictures

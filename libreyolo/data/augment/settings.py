@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -48,6 +49,16 @@ class AugmentSettings:
     max_labels: int = 300
     affine_without_mosaic: bool = False
     resize: Literal["letterbox", "stretch"] = "letterbox"
+
+    def enough_for(self, hw: tuple[int, int]) -> tuple[int, int]:
+        """Return the size that a picture of (h, w) is shrunk to fit: the input, or, where pictures are stretched, what covers it.
+
+        A function of the picture alone, never of how it is shown: what it becomes must not depend on who else in the batch shows it.
+        """
+        if self.resize == "letterbox":
+            return self.imgsz
+        zoom = max(self.imgsz[0] / hw[0], self.imgsz[1] / hw[1])
+        return math.ceil(hw[0] * zoom), math.ceil(hw[1] * zoom)
 
     def __post_init__(self) -> None:
         # Recipes and YAML files give lists; tuples make the settings hashable.
