@@ -19,6 +19,7 @@ from libreyolo.record.tables import read_results
 ROOT = Path(__file__).resolve().parents[2]
 THEIRS = Path(__file__).resolve().parent / "theirs"
 HELD_EPOCHS = 2  # of a peer, on batches that lie on the device: the second one is timed
+LONG = 4  # times the pictures of the set in an epoch: what lies between two epochs does not grow with them
 FEW = 1024  # pictures with masks or targets; an epoch repeats them
 
 
@@ -276,6 +277,8 @@ ROWS = [
     Row("roofline-no-aux", roofline, keys=NO_AUX),
     Row("ours-2-gpus", ours, gpus=2, step_of="ours"),
     Row("ours-no-aux-2-gpus", ours, keys=NO_AUX, gpus=2, step_of="ours-no-aux"),
+    Row("ours-no-aux-long", ours, keys=NO_AUX, repeat=LONG, step_of="ours-no-aux"),
+    Row("ours-no-aux-long-2-gpus", ours, keys=NO_AUX, gpus=2, repeat=LONG, step_of="ours-no-aux"),
     Row("libreyolo-2-gpus", theirs, script="libreyolo_peer.py", gpus=2, step_of="libreyolo"),
     Row("ultralytics-2-gpus", theirs, script="ultralytics_peer.py", gpus=2, step_of="ultralytics"),
     Row("validation-2-gpus", validation, keys=NO_AUX, gpus=2, data=sets.judged_detection),

@@ -19,6 +19,7 @@ RATIOS: list[tuple[str, str, float | None]] = [
     ("ours-no-aux", "ultralytics-ram", 1.8),
     ("ours-2-gpus", "ours", 1.9),
     ("ours-no-aux-2-gpus", "ours-no-aux", 1.9),
+    ("ours-no-aux-long-2-gpus", "ours-no-aux-long", 1.9),
     ("ours-no-aux-2-gpus", "ultralytics-2-gpus", None),
     ("ours-2-gpus", "libreyolo-2-gpus", None),
 ]

@@ -26,8 +26,8 @@ class Snapshots:
     def take(self, tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
         """Copy the tensors as they are at this place of the device's queue; return what gives the copies, in their order.
 
-        That may be called in another thread and waits for the device. It must have been called before the next `take`. The copies are on the CPU,
-        each in memory of its own; dense ones have the strides of their originals.
+        That may be called in another thread and waits for the device. The copies are on the CPU, each with a storage of its own, and dense ones have
+        the strides of their originals. Those of a GPU's tensors lie in memory that the next `take` writes to: be done with them by then.
         """
         num_tensors = len(tensors)
         on_gpu = [place for place, tensor in enumerate(tensors) if tensor.device.type == "cuda"]
@@ -41,7 +41,7 @@ class Snapshots:
         def given() -> list[Tensor]:
             arrived.synchronize()
             packed = dict(zip(on_gpu, views(), strict=True))
-            return [copies[place] if place in copies else packed[place].clone() for place in range(num_tensors)]
+            return [copies[place] if place in copies else packed[place] for place in range(num_tensors)]
 
         return given
 
@@ -54,7 +54,7 @@ class Snapshots:
 
 
 def pack(tensors: Sequence[Tensor], memory: Memory) -> Callable[[], list[Tensor]]:
-    """Begin to copy tensors of one device into `memory`, chunk by chunk; return what gives their views there, in their order."""
+    """Begin to copy tensors of one device into `memory`, chunk by chunk; return what gives the tensors that lie there, in their order."""
     begun: list[tuple[list[int], Tensor, list[tuple[torch.Size, tuple[int, ...]]]]] = []
     for number, places in enumerate(_chunks(tensors)):
         # A tensor whose elements fill its memory in any order (channels_last, say) is packed in that order: no kernel has to turn it around.
@@ -68,8 +68,13 @@ def pack(tensors: Sequence[Tensor], memory: Memory) -> Callable[[], list[Tensor]
     def views() -> list[Tensor]:
         found: dict[int, Tensor] = {}
         for places, host, layouts in begun:
-            for place, part, layout in zip(places, host.split([shape.numel() for shape, _ in layouts]), layouts, strict=True):
-                found[place] = part.as_strided(*layout)
+            in_bytes, begin = host.view(torch.uint8).numpy(), 0
+            for place, (shape, stride) in zip(places, layouts, strict=True):
+                end = begin + shape.numel() * host.element_size()
+                # A storage of its own: with a view of the chunk, a file would hold the whole chunk for each tensor that is saved alone.
+                piece = torch.from_numpy(in_bytes[begin:end]).view(host.dtype) if end > begin else torch.empty(0, dtype=host.dtype)
+                found[place] = piece.as_strided(shape, stride)
+                begin = end
         return [found[place] for place in range(len(found))]
 
     return views

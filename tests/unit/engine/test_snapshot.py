@@ -48,6 +48,7 @@ def test_what_is_packed_is_every_tensor_as_it_was(chunk_bytes: int, monkeypatch:
     assert max(sizes.values()) <= max(chunk_bytes, largest) and sum(sizes.values()) == sum(t.numel() * t.element_size() for t in live)
     for view, wanted in zip(views, expected, strict=True):
         assert view.dtype == wanted.dtype and view.shape == wanted.shape and torch.equal(view, wanted)
+        assert view.untyped_storage().nbytes() == wanted.numel() * wanted.element_size()  # what a file would hold of it
     assert views[0].stride() == live[0].stride()  # as an optimiser wants its state back
 
 
