@@ -13,7 +13,8 @@ import torch
 
 from libreyolo.data.counterparts import composed
 from libreyolo.data.dataset_yaml import SPLITS
-from libreyolo.data.loader import available_cpus, resolve_workers
+from libreyolo.data.loader import resolve_workers
+from libreyolo.data.memory import available_cpus
 from libreyolo.errors import UserError, nearest
 from libreyolo.interfaces.batch import Batch
 from libreyolo.interfaces.data_report import DataReport

@@ -68,11 +68,6 @@ def resolve_workers(requested: int, num_ranks_on_host: int, cpu_count: int) -> t
     return most, f"workers={requested} per rank is more than {host} allow; each rank uses {most}."
 
 
-def available_cpus() -> int:
-    """Return how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-
-
 class Loader(Generic[B]):
     """An endless supply of epochs. One epoch is iterated at a time; starting another ends the one before.
 

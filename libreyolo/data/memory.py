@@ -1,8 +1,9 @@
-"""How much memory is free here, where shared memory lives, and what becomes of memory that is freed."""
+"""What the host has for this process: free memory, where shared memory lives, what becomes of memory that is freed, and processors."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import tempfile
 from pathlib import Path
 
@@ -14,6 +15,11 @@ IN_MEMORY = Path("/dev/shm")  # where Linux keeps files that are memory
 def shared_memory_folder() -> Path:
     """Return the folder whose files are memory; where the system has none the temporary folder, whose files are cached in memory."""
     return IN_MEMORY if IN_MEMORY.is_dir() else Path(tempfile.gettempdir())
+
+
+def available_cpus() -> int:
+    """Return how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 def available_ram_bytes() -> int:

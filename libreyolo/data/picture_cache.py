@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from libreyolo.data.cache_folder import cache_folder, write_atomically
 from libreyolo.data.decode import Box, fit_size
-from libreyolo.data.memory import IN_MEMORY, available_ram_bytes, shared_memory_folder
+from libreyolo.data.memory import IN_MEMORY, available_cpus, available_ram_bytes, shared_memory_folder
 from libreyolo.data.shared_buffer import SharedBuffer, open_shared_buffer
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _decode_all(images: PictureSet, max_hw: MaxHW, array: NDArray[np.uint8], sta
         array[starts[index] : starts[index + 1]] = images.image(index, _limit(max_hw, images.size(index))).reshape(-1)
 
     told = time.monotonic()
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(available_cpus()) as pool:
         for place, _ in enumerate(pool.map(decode, range(len(images)))):
             if time.monotonic() - told > _SECONDS_BETWEEN_LINES:
                 told = time.monotonic()

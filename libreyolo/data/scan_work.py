@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from libreyolo.data.memory import available_cpus
 from libreyolo.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def parallel(work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[
     def many(start: int) -> list[Result]:
         return [work(item) for item in items[start : start + chunk]]
 
-    with ThreadPoolExecutor(min(16, 2 * (os.cpu_count() or 1))) as pool:
+    with ThreadPoolExecutor(min(16, 2 * available_cpus())) as pool:
         for results in pool.map(many, range(0, len(items), chunk)):
             yield from results
 
