@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -21,6 +22,7 @@ class Snapshots:
 
     def __init__(self) -> None:
         self._pinned: list[Tensor] = []
+        self._packing: Packing | None = None
 
     @torch.no_grad()
     def take(self, tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
@@ -34,14 +36,17 @@ class Snapshots:
         copies = {place: tensor.detach().to("cpu", copy=True) for place, tensor in enumerate(tensors) if tensor.device.type != "cuda"}
         if not on_gpu:
             return lambda: list(copies.values())
-        views = pack([tensors[place] for place in on_gpu], self._memory)
+        theirs = [tensors[place] for place in on_gpu]
+        if self._packing is None or not self._packing.is_of(theirs):
+            self._packing = Packing(theirs)
+        packed = self._packing.begin(self._memory)
         arrived = torch.cuda.Event()
-        arrived.record(torch.cuda.current_stream(tensors[on_gpu[0]].device))
+        arrived.record(torch.cuda.current_stream(theirs[0].device))
 
         def given() -> list[Tensor]:
             arrived.synchronize()
-            packed = dict(zip(on_gpu, views(), strict=True))
-            return [copies[place] if place in copies else packed[place] for place in range(num_tensors)]
+            found = copies | dict(zip(on_gpu, packed(), strict=True))
+            return [found[place] for place in range(num_tensors)]
 
         return given
 
@@ -53,31 +58,65 @@ class Snapshots:
         return self._pinned[number][:size]
 
 
-def pack(tensors: Sequence[Tensor], memory: Memory) -> Callable[[], list[Tensor]]:
-    """Begin to copy tensors of one device into `memory`, chunk by chunk; return what gives the tensors that lie there, in their order."""
-    begun: list[tuple[list[int], Tensor, list[tuple[torch.Size, tuple[int, ...]]]]] = []
-    for number, places in enumerate(_chunks(tensors)):
+class Packing:
+    """How tensors of one device lie together in a few chunks: found once, and used whenever they are copied."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = list(tensors)
+        self._addresses = [tensor.data_ptr() for tensor in tensors]
+        self._chunks = [_Chunk(places, [tensors[place] for place in places]) for places in _chunks(tensors)]
+
+    def is_of(self, tensors: Sequence[Tensor]) -> bool:
+        """Return whether these are the same tensors, where they were; what they hold may be another."""
+        return (
+            len(tensors) == len(self._tensors)
+            and all(map(operator.is_, tensors, self._tensors))
+            and [tensor.data_ptr() for tensor in tensors] == self._addresses
+        )
+
+    def begin(self, memory: Memory) -> Callable[[], list[Tensor]]:
+        """Begin to copy them, as they are now, into `memory`, chunk by chunk; return what gives the tensors that lie there, in their order."""
+        begun = [(chunk, chunk.copy(memory, number)) for number, chunk in enumerate(self._chunks)]
+
+        def arrived() -> list[Tensor]:
+            found: dict[int, Tensor] = {}
+            for chunk, host in begun:
+                found |= zip(chunk.places, chunk.split(host), strict=True)
+            return [found[place] for place in range(len(found))]
+
+        return arrived
+
+
+class _Chunk:
+    """Some tensors of one type, which have places in a longer list."""
+
+    def __init__(self, places: list[int], tensors: Sequence[Tensor]) -> None:
+        self.places = places
         # A tensor whose elements fill its memory in any order (channels_last, say) is packed in that order: no kernel has to turn it around.
-        chunk = [tensors[place] if _is_dense(tensors[place]) else tensors[place].contiguous() for place in places]
-        rows = [tensor.as_strided((tensor.numel(),), (1,)) for tensor in chunk]
+        self._rows = [tensor.as_strided((tensor.numel(),), (1,)) if _is_dense(tensor) else tensor for tensor in tensors]
+        self._layouts = [(tensor.shape, tensor.stride() if _is_dense(tensor) else None) for tensor in tensors]
+
+    def copy(self, memory: Memory, number: int) -> Tensor:
+        """Begin to copy them into memory of the host, and return that, in their type."""
+        rows = [row if row.dim() == 1 else row.reshape(-1) for row in self._rows]  # of one that is not dense: its elements in their order
         flat = torch.cat(rows) if len(rows) > 1 else rows[0]
         host = memory(number, flat.numel() * flat.element_size()).view(flat.dtype)
         host.copy_(flat, non_blocking=True)
-        begun.append((places, host, [(tensor.shape, tensor.stride()) for tensor in chunk]))
+        return host
 
-    def views() -> list[Tensor]:
-        found: dict[int, Tensor] = {}
-        for places, host, layouts in begun:
-            in_bytes, begin = host.view(torch.uint8).numpy(), 0
-            for place, (shape, stride) in zip(places, layouts, strict=True):
-                end = begin + shape.numel() * host.element_size()
-                # A storage of its own: with a view of the chunk, a file would hold the whole chunk for each tensor that is saved alone.
-                piece = torch.from_numpy(in_bytes[begin:end]).view(host.dtype) if end > begin else torch.empty(0, dtype=host.dtype)
-                found[place] = piece.as_strided(shape, stride)
-                begin = end
-        return [found[place] for place in range(len(found))]
+    def split(self, host: Tensor) -> list[Tensor]:
+        """Return the tensors that lie in the memory, each with a storage of its own.
 
-    return views
+        With views of the chunk, a file would hold the whole chunk for a tensor that is saved alone.
+        """
+        in_bytes, begin = host.view(torch.uint8).numpy(), 0
+        found = []
+        for shape, stride in self._layouts:
+            end = begin + shape.numel() * host.element_size()
+            piece = torch.from_numpy(in_bytes[begin:end]).view(host.dtype) if end > begin else torch.empty(0, dtype=host.dtype)
+            found.append(piece.view(shape) if stride is None else piece.as_strided(shape, stride))
+            begin = end
+        return found
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[list[int]]:

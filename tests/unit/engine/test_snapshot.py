@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from libreyolo.engine import snapshot
-from libreyolo.engine.snapshot import Snapshots, pack
+from libreyolo.engine.snapshot import Packing, Snapshots
 
 
 def tensors() -> list[Tensor]:
@@ -40,7 +40,7 @@ def test_what_is_packed_is_every_tensor_as_it_was(chunk_bytes: int, monkeypatch:
         memory[number] = torch.empty(size, dtype=torch.uint8)
         return memory[number]
 
-    arrived = pack([t.detach() for t in live], take)
+    arrived = Packing([t.detach() for t in live]).begin(take)
     for tensor in live:
         tensor.data.zero_()
     views = arrived()
@@ -50,6 +50,21 @@ def test_what_is_packed_is_every_tensor_as_it_was(chunk_bytes: int, monkeypatch:
         assert view.dtype == wanted.dtype and view.shape == wanted.shape and torch.equal(view, wanted)
         assert view.untyped_storage().nbytes() == wanted.numel() * wanted.element_size()  # what a file would hold of it
     assert views[0].stride() == live[0].stride()  # as an optimiser wants its state back
+
+
+def test_a_packing_is_for_its_tensors_whatever_they_hold_by_then() -> None:
+    live = [t.detach() for t in tensors()]
+    packing = Packing(live)
+    for factor in (2, -1):
+        for tensor in live:
+            tensor.mul_(factor)
+        found = packing.begin(lambda number, size: torch.empty(size, dtype=torch.uint8))()
+        assert all(torch.equal(copy, tensor) for copy, tensor in zip(found, live, strict=True))
+    assert packing.is_of(list(live))
+    assert not packing.is_of(live[:-1])
+    assert not packing.is_of([*live[:-1], live[-1].clone()])
+    live[0].data = live[0].clone()  # the same tensor in another place
+    assert not packing.is_of(live)
 
 
 def test_copies_of_the_cpu_are_made_at_once_each_in_memory_of_its_own() -> None:
