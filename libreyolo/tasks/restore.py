@@ -17,9 +17,7 @@ from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.term import Term
 from libreyolo.metrics.restore import RestoreMetric
 from libreyolo.ops.input import apply_input_spec
-
-# Pixels of one pass through the network in evaluation: bounds the memory of a batch of large pictures; a picture that is larger goes alone.
-PIXELS_PER_PASS = 1 << 22
+from libreyolo.tasks.passes import pictures_per_pass
 
 # Output [3, H, W] and the picture's (h, w) -> the restored picture [3, h, w] in [0, 1].
 Restore = Callable[[Tensor, tuple[int, int]], Tensor]
@@ -82,7 +80,7 @@ def _groups(batch: RestoreBatch) -> Iterator[tuple[tuple[int, int], list[int]]]:
     for row, (h, w) in enumerate(batch.input_hw.tolist()):
         by_size.setdefault((h, w), []).append(row)
     for (h, w), rows in by_size.items():
-        most = max(1, PIXELS_PER_PASS // (h * w))
+        most = pictures_per_pass(h, w)
         for first in range(0, len(rows), most):
             yield (h, w), rows[first : first + most]
 

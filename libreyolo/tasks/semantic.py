@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from libreyolo.interfaces.batch import SemanticBatch
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.metrics.semantic import SemanticMetric
 from libreyolo.ops.pixels import class_map
 from libreyolo.tasks.criterion import CriterionTask
+from libreyolo.tasks.passes import pictures_per_pass
 
 
 class SemanticTask(CriterionTask[SemanticBatch]):
@@ -25,6 +27,13 @@ class SemanticTask(CriterionTask[SemanticBatch]):
 
     def __init__(self, *, criterion: Any, class_logits: Callable[[Any], Tensor], spec: InputSpec, names: dict[int, str], samples: int = 0) -> None:
         self.criterion, self.class_logits, self.spec, self.names, self.samples = criterion, class_logits, spec, names, samples
+
+    def forward(self, net: nn.Module, batch: SemanticBatch) -> Tensor:
+        """Return the network's output for evaluation, [B, ...], made in passes whose memory is bounded."""
+        images = self._prepare(batch).images
+        parts = images.split(pictures_per_pass(images.shape[-2], images.shape[-1]))
+        found: Tensor = net(images) if len(parts) < 2 else torch.cat([net(part) for part in parts])
+        return found
 
     def decode(self, output: Any, batch: SemanticBatch) -> list[Tensor]:
         """Return each picture's class map, uint8 [h, w] on the CPU, at the picture's original size.

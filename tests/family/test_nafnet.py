@@ -19,7 +19,7 @@ from libreyolo.interfaces.batch import RestoreBatch
 from libreyolo.models.nafnet import FAMILY, decode, loss
 from libreyolo.models.nafnet.network import STANDARD, Layout, NAFNet, infer
 from libreyolo.models.nafnet.network import build as build_network
-from libreyolo.tasks import restore
+from libreyolo.tasks import passes
 from libreyolo.tasks.restore import RestoreTask
 from tests.family.parity.fill import fill, pictures
 
@@ -91,7 +91,7 @@ def test_a_picture_is_restored_the_same_whoever_is_in_its_batch(net: NAFNet, tas
     sizes = [(20, 30), (40, 16), (17, 25), (20, 30)]
     with torch.no_grad():
         together = task.decode(task.forward(net, batch := pairs(*sizes)), batch)
-        monkeypatch.setattr(restore, "PIXELS_PER_PASS", 1)
+        monkeypatch.setattr(passes, "PIXELS_PER_PASS", 1)
         one_by_one = task.decode(task.forward(net, batch), batch)
         assert [tuple(r.pixels.shape[1:]) for r in together] == sizes
         for row, size in enumerate(sizes):

@@ -13,6 +13,8 @@ from libreyolo.interfaces.batch import SemanticBatch
 from libreyolo.interfaces.input import InputSpec
 from libreyolo.interfaces.metric import ClassMetric
 from libreyolo.metrics.semantic import SHOWN_SIDE, SemanticMetric
+from libreyolo.ops.input import apply_input_spec
+from libreyolo.tasks import passes
 from libreyolo.tasks.semantic import SemanticTask
 from tests.family.batches import semantic_batch
 
@@ -136,6 +138,26 @@ def test_the_worst_pictures_are_kept_small_and_of_equals_the_first() -> None:
 def test_a_class_that_is_none_is_a_bug(truth: Any, predicted: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         show(SemanticMetric(NAMES), 0, truth, predicted)
+
+
+@pytest.mark.parametrize(("pixels", "expected"), [(1, [1, 1, 1, 1, 1]), (2 * 8 * 16, [2, 2, 1]), (5 * 8 * 16, [5])])
+def test_a_batch_of_large_pictures_goes_through_the_network_in_passes(pixels: int, expected: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "PIXELS_PER_PASS", pixels)
+    task = SemanticTask(criterion=None, class_logits=lambda output: output, spec=InputSpec(), names=NAMES)
+    images, seen = torch.rand(5, 3, 8, 16), []
+
+    class Net(torch.nn.Module):
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            seen.append(len(given))
+            return given * 2
+
+    batch = SemanticBatch(
+        images=images, weight=torch.ones(5), index=torch.arange(5), epoch=0, key=torch.zeros(5, 2, dtype=torch.int64),
+        masks=torch.zeros(5, 8, 16, dtype=torch.uint8), original_hw=torch.tensor([[8, 16]] * 5), content=torch.tensor([[0, 0, 8, 16]] * 5),
+        truth=torch.zeros(5, 8, 16, dtype=torch.uint8),
+    )  # fmt: skip
+    assert torch.equal(task.forward(Net(), batch), apply_input_spec(images, InputSpec()) * 2)
+    assert seen == expected
 
 
 def test_predictions_are_cut_out_of_the_letterbox_and_brought_to_the_original_size() -> None:
