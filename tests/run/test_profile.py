@@ -88,8 +88,20 @@ def test_the_device_s_time_of_a_backward_is_that_of_autograd_s_own_thread() -> N
     assert (phases["step: forward"], phases["step: backward"]) == ((700.0, 500.0), (800.0, 905.0))
 
 
+class Small(nn.Module):
+    """A network of its own class: torch 2.6 compiles no nn.Sequential in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(3, 4), nn.SiLU(), nn.Linear(4, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.layers(x)
+        return found
+
+
 def test_the_parts_of_a_compiled_network_are_called_as_the_table_reads_them() -> None:
-    bare = nn.Sequential(nn.Linear(3, 4), nn.SiLU(), nn.Linear(4, 1))
+    bare = Small()
     bare.compile(backend="aot_eager")
     net = MarkedNetwork(bare)
     net(torch.rand(2, 3)).sum().backward()  # compiles both
